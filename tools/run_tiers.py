@@ -56,7 +56,7 @@ UNIT = "not slurm and not netns and not browser and not gpu and not ranks and no
 HALVES = ("-n", "2", "--dist", "worksteal")
 # Two files at once; what compares times runs after them, alone.
 TWO_FILES = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-RANKS = ("tests/ranks", "tests/records", "tests/cli", "tests/study")
+RANKS = ("tests/ranks", "tests/records", "tests/cli", "tests/study", "tests/fuzz")
 # Practice clusters mostly wait for Slurm's timers: each worker has its own. What measures a network runs alone.
 CLUSTERS = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 PARTS = {

@@ -72,3 +72,8 @@ def nearest(name: str, known: Iterable[str], *, limit: int = 4) -> list[str]:
     by_similarity = [k for c in close for k in names if k.lower() == c]
     ordered = sorted(inside, key=lambda k: (abs(len(k) - len(name)), k)) + by_similarity
     return list(dict.fromkeys(ordered))[:limit]
+
+
+def shortened(text: str, *, most: int = 40) -> str:
+    """A text for a message: the beginning of a long one, and how long it is."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"

@@ -45,8 +45,8 @@ def test_written_document_reads_back_with_its_schema_first(tmp_path: Path) -> No
 @settings(deadline=None, max_examples=40)
 def test_any_body_survives_the_round_trip(tmp_path_factory: pytest.TempPathFactory, body: dict[str, object]) -> None:
     path = tmp_path_factory.mktemp("round") / "a.json"
-    write_document(path, document("plan", body))
-    assert read_document(path, "plan") == {"schema": "scalewright.plan/1", **body}
+    write_document(path, document("anything", body))
+    assert read_document(path, "anything") == {"schema": "scalewright.anything/1", **body}
 
 
 def test_writing_leaves_only_the_file(tmp_path: Path) -> None:

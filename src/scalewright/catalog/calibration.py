@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from scalewright import units
+from scalewright.catalog.calibration_rows import check_collective, check_convolution
 from scalewright.catalog.facts import Source, Strict
 from scalewright.catalog.library import home
 from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError
@@ -56,7 +57,9 @@ ValueName = Literal[
 """What a calibration can hold; the unit is in the name."""
 ResidualName = Literal["products", "elementwise", "host", "convolutions", "norms"]
 MAX_RESIDUALS = 3
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0.0, le=1e30, allow_inf_nan=False)]
+Factor = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False)]
+"""Measured over predicted: what is farther off was not measured on the machine that it names."""
 
 
 class Fingerprint(Strict):
@@ -148,16 +151,22 @@ class Residual(Strict):
     """A factor on one group of terms, fitted to real steps: what the operators alone did not explain."""
 
     name: ResidualName
-    factor: Positive
-    low: Positive
-    high: Positive
+    factor: Factor
+    low: Factor
+    high: Factor
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Residual:
+        if not self.low <= self.factor <= self.high:
+            raise ValueError(f"residual {self.name} of {self.factor} lies outside its own {self.low} to {self.high}")
+        return self
 
 
 class Interval(Strict):
     """The 90 % interval of measured over predicted, from the steps above."""
 
-    low_frac: Positive
-    high_frac: Positive
+    low_frac: Factor
+    high_frac: Factor
     num_steps: int = Field(ge=0)
     """Runs that it comes from; 0: the interval of the catalogue is used."""
 
@@ -204,6 +213,10 @@ class Calibration(Strict):
         twice = [key for key in keys if keys.count(key) > 1]
         if twice:
             raise ValueError(f"{twice[0][0]} of {twice[0][1] or 'the machine'} appears twice")
+        for row in self.collectives:
+            check_collective(row)
+        for row in self.convolutions:
+            check_convolution(row)
         names = [residual.name for residual in self.residuals]
         if len(set(names)) != len(names):
             raise ValueError("a residual appears twice")

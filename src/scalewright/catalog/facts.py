@@ -11,12 +11,14 @@ from scalewright import units
 from scalewright.errors import QuantityError
 
 Kind = Literal["datasheet", "measured", "fitted", "assumed"]
+MAX_SIZE = 10**9
+"""Of a model or a layout. Larger sizes are slips of the keyboard, and would overflow the arrays."""
 
 
 class Strict(BaseModel):
-    """Frozen, and an unknown key is an error."""
+    """Frozen, an unknown key is an error, and every number is finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Documented(Strict):
@@ -147,6 +149,8 @@ UNKNOWN_SOURCE: dict[str, Any] = {"kind": "assumed", "text": "not in [sources]",
 def link_sources(raw: dict[str, Any], sources: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[str]]:
     """Replace each `source = "KEY"` by the table `[sources.KEY]`, so that a Fact stands alone; and missing keys."""
     table = raw.get("sources", {}) if sources is None else sources
+    if not isinstance(table, dict):
+        return raw, ["key 'sources' is not a table: write [sources.NAME] for each source"]
     missing: dict[str, list[str]] = {}
 
     def walk(node: Any, path: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -12,6 +12,7 @@ from scalewright.catalog.constant_types import Constants as Constants  # noqa: P
 from scalewright.catalog.entry import Entry as Entry  # noqa: PLC0414
 from scalewright.catalog.entry import require_positive
 from scalewright.catalog.facts import (
+    MAX_SIZE,
     Bytes,
     BytesPerS,
     Count,
@@ -36,6 +37,7 @@ from scalewright.catalog.network import NetworkUse, NodeNetwork
 from scalewright.catalog.network import Transport as Transport  # noqa: PLC0414
 from scalewright.catalog.serving_engine import ServingEngine as ServingEngine  # noqa: PLC0414
 from scalewright.catalog.stack import Stack as Stack  # noqa: PLC0414
+from scalewright.errors import shortened
 
 Precision = Literal["fp64", "fp64_matrix", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8"]
 
@@ -153,7 +155,18 @@ class System(Entry):
         return self
 
 
-class MoeShape(Strict):
+class SizedShape(Strict):
+    """Whole numbers that arrays of 64 bits can hold the products of."""
+
+    @model_validator(mode="after")
+    def _sizes_are_sensible(self) -> Self:
+        for name, value in self:
+            if isinstance(value, int) and value > MAX_SIZE:
+                raise ValueError(f"{name} is {shortened(str(value))}: no {name} above {MAX_SIZE} makes sense")
+        return self
+
+
+class MoeShape(SizedShape):
     num_experts: int = Field(gt=0)
     top_k: int = Field(gt=0)
     num_shared: int = Field(default=0, ge=0)
@@ -168,7 +181,7 @@ class MoeShape(Strict):
     """DeepSeek's per-expert correction term."""
 
 
-class MlaShape(Strict):
+class MlaShape(SizedShape):
     """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434)."""
 
     q_lora_rank: int = Field(ge=0)
@@ -179,7 +192,7 @@ class MlaShape(Strict):
     v_head_dim: int = Field(gt=0)
 
 
-class TransformerShape(Strict):
+class TransformerShape(SizedShape):
     """A transformer by numbers. Parameter and FLOP counts follow from these alone."""
 
     source: Source
@@ -229,7 +242,7 @@ class TransformerShape(Strict):
 ConvBlock = Literal["bottleneck", "basic"]
 
 
-class ConvShape(Strict):
+class ConvShape(SizedShape):
     """A ResNet by numbers."""
 
     source: Source

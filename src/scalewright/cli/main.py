@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from typing import Annotated, NoReturn
@@ -16,7 +17,8 @@ from scalewright.cli.cluster import advise, jobs, lab, launch, lint, preflight, 
 from scalewright.cli.data import app as data
 from scalewright.cli.planner import catalog, plan, plan_show, predict, validate
 from scalewright.cli.reason import app as reason
-from scalewright.errors import ScalewrightError
+from scalewright.errors import ConfigError, ScalewrightError, shortened
+from scalewright.records.terminal_text import printable
 from scalewright.records.types import ExitCode
 
 app = typer.Typer(
@@ -73,6 +75,7 @@ def main() -> NoReturn:
     arguments = sys.argv[1:] or ["--help"]
     debug = "--debug" in arguments
     try:
+        _check_numbers(arguments)
         code = typer.main.get_command(app).main(arguments, prog_name="scalewright", standalone_mode=False)
     except ScalewrightError as error:
         _fail(str(error), error.exit_code, debug=debug)
@@ -94,6 +97,18 @@ def main() -> NoReturn:
     _finish(code if isinstance(code, int) else 0)
 
 
+MOST_DIGITS = 18
+"""Of a whole number: what is larger does not fit the 64 bits of arrays."""
+_LONG_NUMBER = re.compile(rf"^(?:--?[a-z-]+=)?[+-]?\d{{{MOST_DIGITS + 1},}}$")
+
+
+def _check_numbers(arguments: list[str]) -> None:
+    """Before any command looks at it: Python reads whole numbers of any length, and arrays do not hold them."""
+    for argument in arguments:
+        if _LONG_NUMBER.match(argument):
+            raise ConfigError(f"{shortened(argument)}: no number here has more than {MOST_DIGITS} digits; check it")
+
+
 def _finish(code: int) -> NoReturn:
     """Flush before the exit, so that a full disk gives an error message and not a traceback."""
     try:
@@ -109,5 +124,5 @@ def _finish(code: int) -> NoReturn:
 def _fail(message: str, code: int, *, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exc()
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    typer.echo(f"error: {' '.join(printable(message).split())}", err=True)
     sys.exit(code)

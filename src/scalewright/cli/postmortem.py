@@ -26,6 +26,7 @@ def run(targets: Target, out: OutPage = None) -> None:
     from scalewright.errors import ConfigError
     from scalewright.observe.postmortem import build_postmortem
     from scalewright.records.documents import write_text
+    from scalewright.records.terminal_text import printable
     from scalewright.records.types import ExitCode
     from scalewright.report.explain.build import context_of, evidence_of
     from scalewright.report.postmortem.markdown import postmortem_markdown
@@ -36,7 +37,7 @@ def run(targets: Target, out: OutPage = None) -> None:
     evidence, name = evidence_of([Path(target) for target in targets])
     postmortem = build_postmortem(evidence, name=name, context=context_of(evidence))
     if out is None:
-        typer.echo(postmortem_markdown(postmortem), nl=False)
+        typer.echo(printable(postmortem_markdown(postmortem)), nl=False)
     elif out.suffix == ".html":
         write_postmortem_page(out, postmortem, evidence)
     else:

@@ -28,7 +28,7 @@ def run(
     from scalewright.errors import ConfigError
     from scalewright.records.documents import check_file, to_json
     from scalewright.records.run_directory import RunDirectory
-    from scalewright.report.console import answer_console
+    from scalewright.report.console import print_whole
     from scalewright.report.figure_file import check_plot
     from scalewright.report.run.report import run_report
 
@@ -47,4 +47,4 @@ def run(
     if as_json:
         typer.echo(to_json(report.document()), nl=False)
     else:
-        report.show(answer_console())
+        print_whole(report.show)

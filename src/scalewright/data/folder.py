@@ -10,8 +10,10 @@ import numpy as np
 
 from scalewright.data.samples import Format, Sample, check_index
 from scalewright.errors import DocumentError
+from scalewright.records.plain_file import read_plain
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
+MOST_IMAGE_BYTES = 1 << 30
 
 
 class FolderSamples:
@@ -49,7 +51,7 @@ class FolderSamples:
     def read(self, index: int) -> Sample:
         check_index(self, index)
         try:
-            return self.file(index).read_bytes(), int(self._labels[index])
+            return read_plain(self.file(index), most_bytes=MOST_IMAGE_BYTES), int(self._labels[index])
         except OSError as error:
             raise DocumentError(f"{self.where(index)}: cannot be read: {error.strerror}; check the data set") from error
 

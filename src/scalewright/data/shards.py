@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scalewright.data.array_file import mapped_array
 from scalewright.data.folder import IMAGE_SUFFIXES
 from scalewright.data.samples import Format, Sample, check_files, check_index, damaged, read_description
 from scalewright.errors import DocumentError
+from scalewright.records.plain_file import open_plain, open_plain_handle
 
 INDEX = "index.npy"
 INDEX_TYPE = np.dtype([("shard", "<u4"), ("offset", "<u8"), ("size", "<u8"), ("label", "<i4")])
@@ -27,6 +29,8 @@ BLOCK_BYTES = tarfile.BLOCKSIZE
 READ_BYTES = 2**20
 """Default size of a sequential read."""
 LABEL_SUFFIX = ".cls"
+MOST_LABEL_BYTES = 64
+LARGEST_LABEL = 2**31 - 1
 Index = NDArray[np.void]
 
 
@@ -44,7 +48,7 @@ class ShardSamples:
             self.num_classes = int(self._index["label"].max()) + 1
         else:
             check_files(path, description)
-            self._index = _load_index(path, description.num_samples, len(self._shards))
+            self._index = _load_index(path, description.num_samples, self._shards)
             self.num_classes = description.num_classes
         self._handles: dict[int, int] = {}
 
@@ -63,7 +67,7 @@ class ShardSamples:
         rows = self._index[start:stop]
         for shard in np.unique(rows["shard"]):
             # A separate handle: one with the hint for sequential reads would read too far ahead for random ones.
-            with (self.path / self._shards[shard]).open("rb", buffering=0) as file:
+            with open_plain(self.path / self._shards[shard], buffering=0) as file:
                 blocks = _Blocks(file.fileno(), self._io_bytes)
                 for row in np.flatnonzero(rows["shard"] == shard):
                     _, offset, size, label = (int(value) for value in rows[row])
@@ -90,7 +94,7 @@ class ShardSamples:
         if shard not in self._handles:
             path = self.path / self._shards[shard]
             try:
-                self._handles[shard] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._handles[shard] = open_plain_handle(path)
             except OSError as error:
                 raise DocumentError(f"{path}: cannot be read: {error.strerror}; check the data set") from error
         return self._handles[shard]
@@ -194,15 +198,22 @@ def _octal(field: bytes) -> int:
         return -1
 
 
-def _load_index(path: Path, num_samples: int, num_shards: int) -> Index:
+def _load_index(path: Path, num_samples: int, shards: list[str]) -> Index:
+    again = "make or copy the data set again"
     try:
-        index: Index = np.load(path / INDEX, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DocumentError(
-            f"{path / INDEX}: is not a whole index ({error}); make or copy the data set again"
-        ) from error
-    if index.dtype != INDEX_TYPE or len(index) != num_samples or int(index["shard"].max()) >= num_shards:
-        raise DocumentError(f"{path / INDEX}: does not belong to these shards; make or copy the data set again")
+        index: Index = np.array(mapped_array(path / INDEX, next_step=again))
+    except OSError as error:
+        raise DocumentError(f"{path / INDEX}: cannot be read: {error.strerror or error}; {again}") from error
+    if index.dtype != INDEX_TYPE or index.shape != (num_samples,) or not num_samples:
+        raise DocumentError(f"{path / INDEX}: does not belong to these shards; {again}")
+    lengths = np.array([(path / name).stat().st_size for name in shards], dtype=np.uint64)
+    is_inside = int(index["shard"].max()) < len(shards) and int(index["label"].min()) >= 0
+    if is_inside:
+        length = lengths[index["shard"]]
+        offset, size = index["offset"], index["size"]
+        is_inside = bool(((offset >= BLOCK_BYTES) & (offset <= length) & (size <= length - offset)).all())
+    if not is_inside:
+        raise DocumentError(f"{path / INDEX}: names places outside these shards; {again}")
     return index
 
 
@@ -225,9 +236,9 @@ def _scan(path: Path, shards: list[str]) -> Index:
 
 def _scan_shard(path: Path, number: int) -> list[tuple[int, int, int, int]]:
     parts_of_key: dict[str, _Parts] = {}
-    size_bytes = path.stat().st_size
     try:
-        with tarfile.open(path, "r:") as tar:
+        with open_plain(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            size_bytes = os.fstat(file.fileno()).st_size
             for member in tar:
                 if not member.isfile():
                     continue
@@ -239,8 +250,9 @@ def _scan_shard(path: Path, number: int) -> list[tuple[int, int, int, int]]:
                 if f".{suffix}".lower() in IMAGE_SUFFIXES:
                     parts.offset, parts.size = member.offset_data, member.size
                 elif f".{suffix}" == LABEL_SUFFIX:
-                    parts.label = _label(path, member.name, tar.extractfile(member).read())  # type: ignore[union-attr]
-    except (tarfile.TarError, OSError) as error:
+                    content = tar.extractfile(member).read(MOST_LABEL_BYTES)  # type: ignore[union-attr]
+                    parts.label = _label(path, member.name, content)
+    except (tarfile.TarError, OSError, ValueError, OverflowError) as error:  # numbers in headers may be anything
         raise DocumentError(f"{path}: is not a whole tar file ({error}); copy it again") from error
     for key, parts in parts_of_key.items():
         if parts.offset < 0 or parts.label is None:
@@ -256,6 +268,6 @@ def _label(path: Path, name: str, content: bytes) -> int:
         label = int(content)
     except ValueError:
         label = -1
-    if label < 0:
+    if not 0 <= label <= LARGEST_LABEL:
         raise DocumentError(f"{path}: {name} holds {content[:20]!r}; a label is the number of a class, such as 17")
     return label

@@ -16,7 +16,9 @@ from scalewright.records import metric_names as names
 from scalewright.records.documents import parse_json, read_document, read_text
 from scalewright.records.events import Event, read_events
 from scalewright.records.run_directory import ExitInfo, RunDirectory
+from scalewright.records.unit_keys import check_keys
 
+TEXTS_OF_CONFIG = ("schema", "layout", "precision", "model_id", "device", "data")
 NUM_WARMUP_STEPS = 3
 """Steps left out of a summary: compilation, first collectives, allocators that grow."""
 
@@ -124,6 +126,10 @@ def _config(directory: RunDirectory) -> dict[str, Any]:
     doc = parse_json(read_text(directory.config), where=str(directory.config))
     if not isinstance(doc, dict) or "schema" not in doc:
         raise DocumentError(f"{directory.config}: is not a configuration of a run; check the path")
+    check_keys(doc, where=str(directory.config))
+    for key in TEXTS_OF_CONFIG:
+        if not isinstance(doc.get(key, ""), str):
+            raise DocumentError(f"{directory.config}: key {key!r} is not a text; the file is not as it was written")
     return doc
 
 

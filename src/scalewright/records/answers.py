@@ -15,6 +15,8 @@ from typing import Any
 
 from scalewright.errors import DocumentError, EnvironmentFailedError
 from scalewright.records.documents import check_schema, schema
+from scalewright.records.events import json_lines
+from scalewright.records.loader import restore
 
 KIND = "answers"
 DIGITS = 7
@@ -121,18 +123,12 @@ def read_answers(paths: Iterable[Path]) -> list[AnswerLine]:
 
 
 def _answers(path: Path) -> Iterator[AnswerLine]:
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue  # blank, or torn by a kill
-            if not isinstance(row, dict):
-                continue
-            if "schema" in row:
-                check_schema(row["schema"], KIND, where=str(path))
-                continue
-            try:
-                yield AnswerLine(**row | {key: tuple(row.get(key, ())) for key in ("gaps_s", "tokens")})
-            except TypeError as error:
-                raise DocumentError(f"{path}: an answer is not whole ({error}); choose another --run-dir") from error
+    for row in json_lines(path):
+        if "schema" in row:
+            check_schema(row["schema"], KIND, where=str(path))
+            continue
+        try:
+            row |= {key: tuple(row.get(key, ())) for key in ("gaps_s", "tokens")}
+        except TypeError as error:
+            raise DocumentError(f"{path}: an answer is not whole ({error}); choose another --run-dir") from error
+        yield restore(row, AnswerLine, where=str(path))

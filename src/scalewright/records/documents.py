@@ -17,8 +17,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from scalewright.errors import DocumentError
+from scalewright.errors import DocumentError, shortened
+from scalewright.records.plain_file import MOST_TEXT_BYTES, read_plain
+from scalewright.records.terminal_text import escaped_in_json
+from scalewright.records.unit_keys import check_keys
 
+KINDS_WITH_UNITS = ("plan", "prediction")
+"""Kinds whose values are checked by their keys: they travel between people and machines, and are computed with."""
 MOST_LINKS = 40
 """As many links in a row as Linux follows."""
 _SCHEMA = re.compile(r"^scalewright\.([a-z-]+)/(\d+)$")
@@ -34,7 +39,7 @@ def document(kind: str, body: dict[str, Any], *, major: int = 1) -> dict[str, An
 
 
 def to_json(doc: dict[str, Any]) -> str:
-    return json.dumps(doc, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return escaped_in_json(json.dumps(doc, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
 
 
 def write_document(path: Path, doc: dict[str, Any]) -> None:
@@ -157,6 +162,8 @@ def read_document(path: Path, kind: str, *, major: int = 1) -> dict[str, Any]:
     if not isinstance(doc, dict):
         raise DocumentError(f"{path}: holds a {type(doc).__name__}, not a document with a schema")
     check_schema(doc.get("schema"), kind, major=major, where=str(path))
+    if kind in KINDS_WITH_UNITS:
+        check_keys(doc, where=str(path))
     return doc
 
 
@@ -173,13 +180,12 @@ def check_schema(value: object, kind: str, *, major: int = 1, where: str) -> Non
         )
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> str:
+    """The text of an ordinary file of at most `most_bytes`."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_plain(path, most_bytes=most_bytes).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError as error:
         raise DocumentError(f"{path}: no such file; check the path") from error
-    except IsADirectoryError as error:
-        raise DocumentError(f"{path}: is a folder; name a file in it") from error
     except UnicodeDecodeError as error:
         raise DocumentError(f"{path}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
     except OSError as error:
@@ -189,7 +195,7 @@ def read_text(path: Path) -> str:
 def parse_json(text: str, *, where: str, is_line: bool = False) -> Any:
     """The JSON value in `text`; with `is_line`, `where` already names the line."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=finite_float, parse_int=_finite_int)
     except json.JSONDecodeError as error:
         place = f", column {error.colno}" if is_line else f", line {error.lineno}, column {error.colno}"
         raise DocumentError(f"{where}{place}: is not valid JSON: {error.msg}") from error
@@ -199,11 +205,21 @@ def parse_json(text: str, *, where: str, is_line: bool = False) -> Any:
         raise DocumentError(f"{where}: is nested too deeply to be one of our documents") from error
 
 
-def _finite_float(text: str) -> float:
+MOST_DIGITS = 300
+"""Of a number: every one of them is finite as a float."""
+
+
+def finite_float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text} is too large for a number")
+        raise ValueError(f"{shortened(text)} is not a finite number")
     return value
+
+
+def _finite_int(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"{shortened(text)} is too large for a number")
+    return int(text)
 
 
 def _refuse_constant(name: str) -> float:

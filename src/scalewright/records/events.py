@@ -11,15 +11,21 @@ import errno
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from scalewright.errors import DocumentError, EnvironmentFailedError
-from scalewright.records.documents import check_schema, schema
+from scalewright.errors import DocumentError, EnvironmentFailedError, shortened
+from scalewright.records.documents import check_schema, finite_float, schema
+from scalewright.records.plain_file import open_plain
 
 KIND = "events"
+MOST_LINE_BYTES = 1 << 20
+"""A longer line is not one of ours, and is skipped."""
+LARGEST_TIME_S = 1e11
+"""Seconds since 1970: the year 5138."""
+LARGEST_COUNT = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,16 +128,36 @@ def _ends_inside_a_line(path: Path) -> bool:
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The JSON objects of a file of lines; a line that a kill tore is skipped."""
     try:
-        with path.open("rb") as file:
-            for line in file:
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    continue  # blank, torn by a kill, or not UTF-8: never data
-                if isinstance(row, dict):
-                    yield row
+        with open_plain(path) as file:
+            yield from whole_rows(short_lines(file))
     except OSError as error:
         raise DocumentError(f"{path}: cannot be read: {error.strerror}; check the path") from error
+
+
+def short_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file; of a line that is too long only the beginning, so that it is never held as a whole."""
+    while line := file.readline(MOST_LINE_BYTES):
+        yield line
+        while len(line) == MOST_LINE_BYTES and not line.endswith(b"\n"):
+            line = file.readline(MOST_LINE_BYTES)
+
+
+def whole_rows(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects of lines. What a kill tore, what is not UTF-8, and numbers that are not finite are no data."""
+    for line in lines:
+        try:
+            row = _DECODER.decode(line.decode("utf-8"))
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            yield row
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=finite_float)
 
 
 class EventTail:
@@ -146,7 +172,7 @@ class EventTail:
 
     def read(self) -> list[Event]:
         try:
-            with self._path.open("rb") as file:
+            with open_plain(self._path) as file:
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:
@@ -159,22 +185,16 @@ class EventTail:
 def read_events(path: Path) -> Iterator[Event]:
     """The events of a file, in the order in which they were written; torn lines are skipped."""
     try:
-        with path.open("rb") as file:
-            yield from _events(file, where=str(path))
+        with open_plain(path) as file:
+            yield from _events(short_lines(file), where=str(path))
     except FileNotFoundError as error:
         raise DocumentError(f"{path}: no such file; check the path") from error
     except OSError as error:
         raise DocumentError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _events(lines: Any, *, where: str) -> Iterator[Event]:
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue  # blank, torn by a kill, or not UTF-8: never data
-        if not isinstance(row, dict):
-            continue
+def _events(lines: Iterable[bytes], *, where: str) -> Iterator[Event]:
+    for row in whole_rows(lines):
         if "schema" in row:
             check_schema(row["schema"], KIND, where=where)
             continue
@@ -184,16 +204,30 @@ def _events(lines: Any, *, where: str) -> Iterator[Event]:
 def _event(row: dict[str, Any], *, where: str) -> Event:
     try:
         value = row["value"]
-        return Event(
+        event = Event(
             time=float(row["time"]),
             job=str(row["job"]),
-            rank=int(row["rank"]),
+            rank=_whole(row["rank"]),
             host=str(row["host"]),
-            step=int(row["step"]),
+            step=_whole(row["step"]),
             name=str(row["name"]),
             value=None if value is None else float(value),
             unit=str(row["unit"]),
             detail=str(row.get("detail", "")),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except KeyError as error:
         raise DocumentError(f"{where}: an event lacks {error}; the file was not written by scalewright") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DocumentError(
+            f"{where}: an event holds a wrong value ({error}); the file was not written by scalewright"
+        ) from error
+    if not 0.0 <= event.time <= LARGEST_TIME_S:
+        raise DocumentError(f"{where}: an event has the time {event.time:g}; times are seconds since 1970")
+    return event
+
+
+def _whole(value: object) -> int:
+    """A rank or a step: -1 or above, and no text, no fraction."""
+    if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= LARGEST_COUNT:
+        raise ValueError(f"{shortened(repr(value))} is no whole number from -1")
+    return value

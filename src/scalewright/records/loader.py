@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -11,7 +12,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from scalewright.errors import DocumentError, nearest
+from scalewright.errors import DocumentError, nearest, shortened
 from scalewright.records.documents import check_schema, parse_json, read_text
 
 Prepared = tuple[dict[str, Any], list[str]]
@@ -62,13 +63,35 @@ def parse_toml(text: str, *, where: str) -> dict[str, Any]:
     """The table of a text. It is shared by all who ask, so that nobody may change it."""
     try:
         return _parsed(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or a number that is too long
         raise DocumentError(f"{where}: is not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise DocumentError(f"{where}: is nested too deeply; no file of ours is") from error
+
+
+LARGEST_INT = 2**63 - 1
+"""TOML's own limit: whole numbers have 64 bits."""
 
 
 @lru_cache(maxsize=MAX_KEPT)
 def _parsed(text: str) -> dict[str, Any]:
-    return tomllib.loads(text)
+    table = tomllib.loads(text)
+    _check_numbers(table, "")
+    return table
+
+
+def _check_numbers(node: object, key: str) -> None:
+    """TOML allows inf and nan, and Python reads whole numbers of any length. No file of ours needs either."""
+    if isinstance(node, dict):
+        for name, inner in node.items():
+            _check_numbers(inner, f"{key}.{name}" if key else name)
+    elif isinstance(node, list):
+        for number, inner in enumerate(node):
+            _check_numbers(inner, f"{key}.{number}")
+    elif isinstance(node, float) and not math.isfinite(node):
+        raise ValueError(f"key {shortened(key)!r} is {node}, not a finite number")
+    elif isinstance(node, int) and abs(node) > LARGEST_INT:
+        raise ValueError(f"key {shortened(key)!r} is above {LARGEST_INT}, the largest whole number of TOML")
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -158,7 +181,7 @@ def _hint(near: list[str], known: list[str]) -> str:
 def _wrong_value(problem: ErrorDetails, model: type[BaseModel]) -> str:
     message, value = problem["msg"].removeprefix("Value error, "), problem.get("input")
     named = isinstance(value, str) and repr(value) in message
-    shown = f" (found {value!r})" if isinstance(value, str | int | float) and not named else ""
+    shown = f" (found {shortened(repr(value))})" if isinstance(value, str | int | float) and not named else ""
     if problem["type"] in ("model_type", "model_attributes_type"):  # its message names our classes
         known = _fields_at(model, tuple(str(part) for part in problem["loc"]))
         message = f"expected an object with the keys {', '.join(known)}"

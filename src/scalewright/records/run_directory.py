@@ -34,8 +34,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scalewright.errors import ConfigError, EnvironmentFailedError
+from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError
 from scalewright.records.documents import digest, document, read_document, write_document
+from scalewright.records.loader import restore
 from scalewright.records.named_path import NamedPath
 
 MANIFEST = "manifest.json"
@@ -241,13 +242,19 @@ class RunDirectory:
     def peak_flop_per_s(self) -> float | None:
         """Dense peak of one device in the run's precision; None if it was unknown at launch."""
         peak = self.read_machine().get("peak_flop_per_s")
-        return None if peak is None else float(peak)
+        if peak is None:
+            return None
+        if isinstance(peak, bool) or not isinstance(peak, int | float) or peak <= 0:
+            raise DocumentError(
+                f"{self.machine}: key 'peak_flop_per_s' is no positive number; it is not as it was written"
+            )
+        return float(peak)
 
     def read_exit_info(self) -> ExitInfo | None:
+        """How the latest attempt ended. Keys that a newer release added are left out."""
         if not self.exit_info.exists():
             return None
-        body = {k: v for k, v in read_document(self.exit_info, "exit-info").items() if k != "schema"}
-        return ExitInfo(**body)
+        return restore(read_document(self.exit_info, "exit-info"), ExitInfo, where=str(self.exit_info))
 
     def write_exit_info(self, info: ExitInfo, *, is_cause: bool = False) -> None:
         """Record how an attempt ended. The first cause is kept: other ranks end later because of it.
@@ -255,7 +262,7 @@ class RunDirectory:
         `is_cause`: this is known to be the cause, and replaces what other ranks wrote.
         """
         earlier: ExitInfo | None = None
-        with contextlib.suppress(ConfigError, TypeError):  # of another version, or damaged: replaced
+        with contextlib.suppress(ConfigError):  # of another version, or damaged: replaced
             earlier = self.read_exit_info()
         same = earlier is not None and (earlier.job, earlier.attempt) == (info.job, info.attempt)
         if earlier is None or not same or earlier.finished or is_cause:

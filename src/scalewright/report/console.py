@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
+from scalewright.records.terminal_text import printable
 from scalewright.records.types import WARNING, warnings_among
 
 DEFAULT_WIDTH = 80
@@ -18,6 +20,14 @@ SMALL_RATE = 100.0
 
 
 class _AnswerConsole(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Names and messages come from files of others: no character in them may steer the terminal."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text == (clean := printable(segment.text)):
+                yield segment
+            else:
+                yield Segment(clean, segment.style)
+
     def on_broken_pipe(self) -> None:
         """`scalewright ... | head` is not an error: the command line ends quietly."""
         raise BrokenPipeError
@@ -30,6 +40,14 @@ def answer_console() -> Console:
     console = _AnswerConsole(width=width, highlight=False, soft_wrap=False)
     console.width = min(console.width, MAX_WIDTH)
     return console
+
+
+def print_whole(draw: Callable[[Console], None]) -> None:
+    """Draw on the console for stdout. Nothing is printed where drawing fails: an error follows no half an answer."""
+    console = answer_console()
+    with console.capture() as captured:
+        draw(console)
+    sys.stdout.write(captured.get())
 
 
 def plain_table(

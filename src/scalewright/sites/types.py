@@ -9,6 +9,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import AfterValidator, Field, model_validator
 
 from scalewright.catalog.facts import Id, Strict
+from scalewright.sites.account_pattern import pattern_problem
 from scalewright.sites.walltime import Walltime
 
 T = TypeVar("T")
@@ -92,10 +93,9 @@ class Account(Sourced):
 
     @model_validator(mode="after")
     def _compiles(self) -> Account:
-        try:
-            re.compile(self.pattern)
-        except re.error as error:
-            raise ValueError(f"pattern {self.pattern!r} is not a regular expression: {error}") from error
+        problem = pattern_problem(self.pattern)
+        if problem:
+            raise ValueError(f"pattern {self.pattern!r} is not a regular expression: {problem}")
         return self
 
 

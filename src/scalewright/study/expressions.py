@@ -14,6 +14,9 @@ from scalewright.errors import ConfigError, nearest
 Value = str | int | float | bool
 MAX_LENGTH = 200
 MAX_POWER = 64
+MAX_BITS = 1000
+"""Of a whole number in between: each is finite as a float."""
+MAX_TEXT = 1000
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -74,9 +77,7 @@ def _value(node: ast.AST, values: Mapping[str, Value], where: str) -> Any:
             return _named(name, values, shown_as=repr(name), where=where)
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
             base, power = of(left), of(right)
-            if abs(power) > MAX_POWER:
-                raise ValueError(f"a power above {MAX_POWER}")
-            return base**power
+            return _power(base, power)
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
             if (
                 isinstance(left, ast.Constant | ast.Name)
@@ -84,7 +85,7 @@ def _value(node: ast.AST, values: Mapping[str, Value], where: str) -> Any:
                 and not isinstance(sign, ast.Add)
             ):
                 raise TypeError("texts can only be joined or compared")
-            return _OPERATORS[type(sign)](of(left), of(right))
+            return _small(_OPERATORS[type(sign)](of(left), of(right)))
         case ast.UnaryOp(op=sign, operand=operand) if type(sign) in _OPERATORS:
             return _OPERATORS[type(sign)](of(operand))
         case ast.BoolOp(op=ast.And(), values=parts):
@@ -101,6 +102,27 @@ def _value(node: ast.AST, values: Mapping[str, Value], where: str) -> Any:
             return _FUNCTIONS[name](*[of(argument) for argument in arguments])
     functions = ", ".join(_FUNCTIONS)
     raise ConfigError(f"{where}: an expression may use arithmetic, comparisons, `a if b else c` and {functions}")
+
+
+def _power(base: Any, power: Any) -> Any:
+    """A power whose result is known to be small before it is computed."""
+    if not isinstance(base, int | float) or not isinstance(power, int | float) or abs(power) > MAX_POWER:
+        raise ValueError(f"a power needs two numbers, the second of at most {MAX_POWER}")
+    if isinstance(base, int) and base.bit_length() * abs(power) > MAX_BITS:
+        raise OverflowError(f"a power with over {MAX_BITS} bits")
+    result = base**power
+    if isinstance(result, complex):
+        raise ValueError("the root of a negative number")
+    return result
+
+
+def _small(value: Any) -> Any:
+    """Products and joined texts may not grow without end."""
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise OverflowError(f"a whole number with over {MAX_BITS} bits")
+    if isinstance(value, str | tuple) and len(value) > MAX_TEXT:
+        raise OverflowError(f"a text or a list of over {MAX_TEXT} parts")
+    return value
 
 
 def fill(text: str, values: Mapping[str, Value], *, where: str) -> str:

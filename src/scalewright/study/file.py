@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator
 from importlib import resources
@@ -304,7 +303,7 @@ def _conditions(file: StudyFile) -> Iterator[tuple[str, str, set[str]]]:
 def peek(path: Path) -> dict[str, Any]:
     """Id, title and question, without validation: one broken file must not break the list."""
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        raw = parse_toml(read_text(path), where=str(path))
+    except DocumentError:
         return {"id": path.stem, "title": "cannot be read", "question": ""}
     return {"id": path.stem, "title": str(raw.get("title", "")), "question": str(raw.get("question", ""))}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from scalewright.catalog.facts import MAX_SIZE as MAX_SIZE  # noqa: PLC0414
 from scalewright.errors import ConfigError, nearest
-
-MAX_SIZE = 10**9
-"""Larger sizes are slips of the keyboard, and would overflow the arrays."""
 
 
 def assignments(text: str, *, allowed: tuple[str, ...], what: str, value_separator: str = "") -> dict[str, str]:

@@ -9,7 +9,7 @@ from scalewright.catalog.facts import Source
 from scalewright.catalog.types import ConvShape, MlaShape, Model, MoeShape, TransformerShape
 from scalewright.errors import ConfigError, NotExpressedError
 from scalewright.workload.convolutions import resnet_params
-from scalewright.workload.grammar import assignments, whole_number
+from scalewright.workload.grammar import MAX_SIZE, assignments, whole_number
 
 Shape = TransformerShape | ConvShape
 
@@ -56,6 +56,8 @@ class ModelSpec:
     def with_seq(self, seq: int) -> ModelSpec:
         if seq <= 0:
             raise ConfigError(f"sequence length {seq} must be positive: give the tokens per sample, such as 2048")
+        if seq > MAX_SIZE:
+            raise ConfigError(f"sequence length {seq} is above {MAX_SIZE}: give the tokens per sample, such as 2048")
         return replace(self, shape=self.transformer.model_copy(update={"seq": seq}))
 
 

@@ -153,6 +153,7 @@ def logs(
     """Print the end of each item's latest log, failed items first."""
     from scalewright.launch.graph.launches import log_ends
     from scalewright.records.documents import document, to_json
+    from scalewright.records.terminal_text import printable
 
     launch = _launches([folder])[0]
     ends = log_ends(launch, jobs or (), item=item, num_lines=lines)
@@ -163,7 +164,7 @@ def logs(
     if not ends:
         typer.echo("there are no logs yet", err=True)
     for path, text in ends:
-        typer.echo(f"==> {path} <==\n{text}")
+        typer.echo(f"==> {path} <==\n{printable(text)}")
 
 
 @app.command("spent")

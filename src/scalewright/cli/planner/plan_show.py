@@ -19,7 +19,7 @@ def run(
     from scalewright.errors import DocumentError
     from scalewright.records.documents import read_document, to_json
     from scalewright.records.types import ExitCode
-    from scalewright.report.console import answer_console
+    from scalewright.report.console import print_whole
     from scalewright.report.planner.plan import print_plan
 
     plan = read_document(file, "plan")
@@ -27,7 +27,7 @@ def run(
         typer.echo(to_json(plan), nl=False)
     else:
         try:
-            print_plan(answer_console(), plan, explain=all_reasons)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            print_whole(lambda console: print_plan(console, plan, explain=all_reasons))
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError, ArithmeticError) as error:
             raise DocumentError(f"{file}: is not a whole plan ({error!r}); make it again with plan --out") from error
     raise typer.Exit(ExitCode.YES if plan.get("fits") else ExitCode.NO)

@@ -5,12 +5,12 @@ What the site cannot run is refused in one sentence.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from scalewright.errors import ConfigError, UnknownNameError
 from scalewright.launch.script import transport as transports
 from scalewright.launch.script.request import JobRequest
+from scalewright.sites.account_pattern import account_matches
 from scalewright.sites.job_limits import longest_s
 from scalewright.sites.types import JobLayout, Launcher, Qos, Runtime, Site, SitePartition, SiteTransport
 from scalewright.sites.walltime import format_walltime
@@ -108,7 +108,7 @@ def _account(request: JobRequest, site: Site, notes: list[str]) -> str:
                 "[defaults], in a study in [measure.job]"
             )
         return ""
-    if rule.pattern and not re.fullmatch(rule.pattern, request.account):
+    if rule.pattern and not account_matches(rule.pattern, request.account):
         notes.append(
             f"account {request.account} does not have the form of {site.name}'s accounts ({rule.form}): check it"
         )

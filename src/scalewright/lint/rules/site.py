@@ -19,6 +19,7 @@ from scalewright.lint.job_facts import (
 )
 from scalewright.lint.rule import Context, Hit, at, at_header, at_span, insert_text, replace_text, rule
 from scalewright.lint.script import Script
+from scalewright.sites.account_pattern import account_matches
 from scalewright.sites.types import Qos, Site, SitePartition
 from scalewright.sites.walltime import format_walltime
 
@@ -151,7 +152,7 @@ def account_form(script: Script, context: Context) -> Iterator[Hit]:
         or is_fill_in(directive.value)
     ):
         return
-    if script.is_placeholder("account") or re.fullmatch(site.account.pattern, directive.value, re.IGNORECASE):
+    if script.is_placeholder("account") or account_matches(site.account.pattern, directive.value, ignore_case=True):
         return
     # Accept projects of the same family as the profile's, and sites that add an ending themselves.
     if (

@@ -6,16 +6,20 @@ It reads only the files that this project writes. Logs, stacks and traces in the
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from scalewright.errors import DocumentError
 from scalewright.observe.evidence.evidence import Evidence, SourceFact
 from scalewright.observe.evidence.facts import MOST_EXCERPT, DeviceSample, Happening, RankTime, Spot, StepFact
 from scalewright.observe.readers.run_settings import read_settings
 from scalewright.observe.readers.run_stage import read_stage_facts
 from scalewright.records import metric_names as names
+from scalewright.records.events import short_lines
+from scalewright.records.plain_file import open_plain
 from scalewright.records.run_directory import RunDirectory
 
 DIALECT = "scalewright"
@@ -59,9 +63,9 @@ class RunFolderReader:
     def sees(self, folder: Path) -> bool:
         """By the content of its run.json."""
         try:
-            with (folder / "run.json").open("rb") as file:
+            with open_plain(folder / "run.json") as file:
                 return b'"scalewright.run/' in file.read(4096)
-        except OSError:
+        except (OSError, DocumentError):
             return False
 
     def read(self, folder: Path, into: Evidence) -> set[Path]:
@@ -215,8 +219,8 @@ class EventFile:
     def __iter__(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
         """Line number, text and content of every whole event."""
         try:
-            with self.path.open("rb") as file:
-                for number, line in enumerate(file, start=1):
+            with open_plain(self.path) as file:
+                for number, line in enumerate(short_lines(file), start=1):
                     self.num_lines, row = number, _event(line)
                     if row is not None:
                         yield number, line[:MOST_EXCERPT].decode("utf-8", "replace").rstrip("\n"), row
@@ -224,6 +228,8 @@ class EventFile:
                         self._num_bad += b'"schema"' not in line[:64] and bool(line.strip())
         except OSError as error:
             self._error = f"cannot be read: {error.strerror}"
+        except DocumentError as error:
+            self._error = str(error).removeprefix(f"{self.path}: ")
 
     def source(self) -> SourceFact:
         """What was read of it, once it was."""
@@ -240,12 +246,14 @@ def _event(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
         value = row["value"]
+        if not math.isfinite(row["time"]) or (value is not None and not math.isfinite(value)):
+            return None
         return {
             "time": float(row["time"]), "rank": int(row["rank"]), "host": str(row["host"]), "step": int(row["step"]),
             "name": str(row["name"]), "value": None if value is None else float(value),
             "detail": str(row.get("detail", "")),
         }  # fmt: skip
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 

@@ -8,8 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from scalewright.errors import DocumentError
 from scalewright.observe.evidence.evidence import Evidence, SourceFact
 from scalewright.observe.evidence.facts import MOST_EXCERPT, Spot, StepFact
+from scalewright.records.events import short_lines
+from scalewright.records.plain_file import open_plain, read_plain
 from scalewright.records.run_directory import RunDirectory
 
 MOST_LINE_BYTES = 1 << 20
@@ -37,15 +40,15 @@ def read_stage_facts(directory: RunDirectory, into: Evidence) -> set[Path]:
 
 def _lines(path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+        with open_plain(path) as file:
+            for number, line in enumerate(short_lines(file), start=1):
                 try:
                     row = json.loads(line) if len(line) <= MOST_LINE_BYTES else None
                 except (ValueError, RecursionError):
                     continue
                 if isinstance(row, dict):
                     yield number, line[:MOST_EXCERPT].decode("utf-8", "replace").rstrip("\n"), row
-    except OSError:
+    except (OSError, DocumentError):
         return
 
 
@@ -105,9 +108,9 @@ def _step(step: int, spot: Spot, row: dict[str, Any], values: dict[str, float]) 
 def _read_record(path: Path, into: Evidence) -> None:
     problem, num, body = "", 0, None
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_plain(path).decode("utf-8", "replace")
         body = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, DocumentError, ValueError, RecursionError) as error:
         text, problem = "", f"cannot be read: {error}"
     lines = text.splitlines()
     if isinstance(body, dict):

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import BinaryIO, Literal, Protocol
 
 from scalewright import units
+from scalewright.errors import DocumentError
 from scalewright.observe.evidence.facts import MOST_EXCERPT, Spot
 from scalewright.observe.readers.prefixes import Prefix, parsed_prefix, time_in
+from scalewright.records.plain_file import open_plain
 
 HEAD_BYTES = 64 * units.KIB
 BLOCK_BYTES = 4 * units.MIB
@@ -95,10 +97,12 @@ class SourceFile:
     def chunks(self, num_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
         """Its bytes, unpacked, in pieces. What is wrong with them becomes a problem, never an exception."""
         try:
-            with self.path.open("rb") as file:
+            with open_plain(self.path) as file:
                 yield from _unpacked(file, num_bytes, self)
         except OSError as error:
             self.problem(f"cannot be read: {error.strerror or error}")
+        except DocumentError as error:
+            self.problem(str(error).removeprefix(f"{self.path}: "))
 
     def lines(self) -> Iterator[LogLine]:
         """Every line, clean. Readers that take single lines get them from the line pass instead, which is faster."""

@@ -6,6 +6,7 @@ Source  the format's README, github.com/huggingface/safetensors
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor
 
 from scalewright.errors import DocumentError
+from scalewright.records.documents import parse_json, read_text
+from scalewright.records.plain_file import open_plain
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
           "F8_E4M3": torch.float8_e4m3fn, "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
@@ -40,7 +43,7 @@ class StoredTensor:
         num_values = prod(self.size)
         if num_values == 0:
             return torch.empty(self.size, dtype=self.dtype)
-        with self.path.open("rb") as file:
+        with open_plain(self.path) as file:
             file.seek(self.start)
             content = bytearray(file.read(num_values * self.dtype.itemsize))
         return torch.frombuffer(content, dtype=self.dtype).view(self.size)
@@ -70,8 +73,8 @@ class TensorFolder:
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
     try:
-        num_bytes = path.stat().st_size
-        with path.open("rb") as file:
+        with open_plain(path) as file:
+            num_bytes = os.fstat(file.fileno()).st_size
             num_header = int.from_bytes(file.read(LENGTH_BYTES), "little")
             if num_header > min(num_bytes - LENGTH_BYTES, MOST_HEADER_BYTES):
                 raise DocumentError(
@@ -88,7 +91,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         raise DocumentError(
             f"{path}: cannot be read: {error.strerror}; give a folder with safetensors files"
         ) from error
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
+    except (ValueError, AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise DocumentError(f"{path}: its header is not that of a safetensors file ({error}); copy it again") from error
 
 
@@ -103,12 +106,7 @@ def _stored(path: Path, name: str, entry: dict[str, Any], first: int, num_bytes:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DocumentError(f"{path}: cannot be read: {error.strerror}; give a Hugging Face folder") from error
-    except ValueError as error:
-        raise DocumentError(f"{path}: is not JSON ({error}); copy the model again") from error
+    content = parse_json(read_text(path), where=str(path))
     if not isinstance(content, dict):
         raise DocumentError(f"{path}: is not a JSON object; copy the model again")
     return content

@@ -1,0 +1,82 @@
+"""What a row of a calibration must hold: fits of collectives and times of convolutions, with their types and limits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+LARGEST_TIME_S = 1e6
+LARGEST_RATE = 1e18
+"""Bytes per second: a thousand times the fastest memory of any node."""
+Size = Annotated[int, Field(ge=1, le=2**53)]
+SmallCount = Annotated[int, Field(ge=1, le=10**9)]
+Time = Annotated[float, Field(gt=0.0, le=LARGEST_TIME_S)]
+
+
+class _Row(BaseModel):
+    """Other keys are kept as they are: a benchmark may write more than a prediction needs."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class CollectiveRow(_Row):
+    """One line of time over size of one operation."""
+
+    op: str
+    dtype: str
+    num_ranks: int = Field(ge=2, le=10**9)
+    num_nodes: SmallCount
+    from_bytes: int = Field(ge=0, le=2**53)
+    alpha_s: float = Field(ge=-LARGEST_TIME_S, le=LARGEST_TIME_S)
+    bytes_per_s: float = Field(gt=0.0, le=LARGEST_RATE)
+
+
+class ConvolutionRow(_Row):
+    """One product of a convolution."""
+
+    op: Literal["convolution"]
+    precision: str
+    layout: str
+    direction: str
+    batch: SmallCount
+    channels_in: SmallCount
+    channels_out: SmallCount
+    kernel: SmallCount
+    in_size: SmallCount
+    out_size: SmallCount
+    time_s: Time
+
+
+class PixelRow(_Row):
+    """A norm, an activation or a pooling."""
+
+    op: str
+    precision: str
+    layout: str
+    direction: str
+    count: SmallCount
+    bytes: Size
+    time_s: Time
+
+
+_COLLECTIVE, _CONVOLUTION, _PIXELS = (TypeAdapter(kind) for kind in (CollectiveRow, ConvolutionRow, PixelRow))
+
+
+def check_collective(row: dict[str, Any]) -> None:
+    """Raise ValueError with the first key that is wrong."""
+    _check(row, _COLLECTIVE, "collectives")
+
+
+def check_convolution(row: dict[str, Any]) -> None:
+    """Likewise, for a row of `bench convolution`."""
+    _check(row, _CONVOLUTION if row.get("op") == "convolution" else _PIXELS, "convolutions")
+
+
+def _check(row: dict[str, Any], adapter: TypeAdapter[Any], name: str) -> None:
+    try:
+        adapter.validate_python(row)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the row"
+        raise ValueError(f"a row of {name} has a wrong {key!r}: {first['msg'].lower()}") from error

@@ -1,0 +1,50 @@
+"""The command line in this process: exit code and output, or the exception that a user would see as a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from unittest import mock
+
+import typer
+
+from scalewright.cli.main import app
+from scalewright.errors import ScalewrightError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+
+@cache
+def _command() -> Any:
+    return typer.main.get_command(app)
+
+
+def call(*arguments: str) -> Called:
+    """Run a command as `main` does. An exception that `main` would not catch is raised."""
+    out, err = io.StringIO(), io.StringIO()
+    fixed = {"COLUMNS": "80", "NO_COLOR": "1"}
+    with mock.patch.dict(os.environ, fixed), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = _command().main(list(arguments), prog_name="scalewright", standalone_mode=False)
+        except ScalewrightError as error:
+            code = error.exit_code
+            sys.stderr.write(f"error: {error}\n")
+        except SystemExit as error:
+            code = error.code
+        except Exception as error:
+            if getattr(error, "format_message", None) is None:
+                raise
+            code = 2
+    return Called(code=code if isinstance(code, int) else 0, out=out.getvalue(), err=err.getvalue())
