@@ -38,7 +38,10 @@ MOST_BYTES = 512 * units.MIB
 CODES = (0, 1, 2, 3)
 NUM_WAYS = 4
 """Most ways in which an input is read."""
-_NONSENSE = re.compile(r"(?<![\w/])(?:nan|-?inf)(?![\w-])", re.IGNORECASE)
+_NONSENSE = re.compile(
+    r"(?:^|[ :\[(])(?:nan|-?inf)(?: (?:s|ms|GiB|MiB|B|tokens/s|W|J|%)|[%,\]]|\s{2,}|$)", re.MULTILINE
+)
+"""As a quantity. A name in a file may be anything."""
 _NEGATIVE = re.compile(r"(?:^|\s{2,}|\()-\d[\d.,]* (?:s|ms|us|min|h|d|GiB|MiB|KiB|B|tokens/s|W|J)\b", re.MULTILINE)
 """In a column of its own. Differences in a sentence have a sign."""
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")

@@ -159,19 +159,27 @@ def calibration(folder: Path) -> FuzzedInput:
 
 
 def tokens(folder: Path) -> FuzzedInput:
+    """A .npy file, and a pair of Megatron's."""
+    import struct
+
     import numpy as np
 
-    path = folder / "tokens.npy"
-    np.save(path, np.arange(500, dtype=np.uint16) % 60)
+    array, data, index = folder / "tokens.npy", folder / "set.bin", folder / "set.idx"
+    np.save(array, np.arange(500, dtype=np.uint16) % 60)
+    (np.arange(500, dtype="<u2") % 60).tofile(data)
+    rows = np.array([200, 300], dtype="<i4").tobytes() + np.array([0, 400], dtype="<i8").tobytes()
+    header = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, 2, 3)
+    index.write_bytes(header + rows + np.array([0, 1, 2], dtype="<i8").tobytes())
 
     def read(number: int) -> Called:
-        from scalewright.run.language.data import TokenData, mapped_tokens
+        from scalewright.data.tokens.files import megatron_tokens, npy_tokens
 
-        data = TokenData(mapped_tokens(path), seq_len=16, vocab=64, seed=1, name="tokens")
-        data.sample(number % 100)
+        mapped = npy_tokens(array) if number % 2 else megatron_tokens(data)
+        for start in range(0, mapped.num_tokens - 16, max(mapped.num_tokens // 20, 1)):
+            mapped.read(start, start + 16).astype(np.int64)
         return OK
 
-    return FuzzedInput(files={path: "bytes"}, read=_refusing(read))
+    return FuzzedInput(files=dict.fromkeys((array, data, index), "bytes"), read=_refusing(read))
 
 
 def shards(folder: Path) -> FuzzedInput:
@@ -286,4 +294,4 @@ INPUTS: dict[str, Callable[[Path], FuzzedInput]] = {
     "run": run_directory, "trace": trace, "flight": flight, "log": log, "calibration": calibration,
     "tokens": tokens, "shards": shards, "safetensors": safetensors, "checkpoint": checkpoint,
 }  # fmt: skip
-NEEDS_TORCH = ("tokens", "safetensors", "checkpoint")
+NEEDS_TORCH = ("safetensors", "checkpoint")

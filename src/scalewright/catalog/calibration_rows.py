@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 LARGEST_TIME_S = 1e6
 LARGEST_RATE = 1e18
 """Bytes per second: a thousand times the fastest memory of any node."""
 Size = Annotated[int, Field(ge=1, le=2**53)]
 SmallCount = Annotated[int, Field(ge=1, le=10**9)]
+MOST_BUS_SHARE = 2.0
+"""Of an all-reduce over many ranks."""
 Time = Annotated[float, Field(gt=0.0, le=LARGEST_TIME_S)]
 
 
@@ -30,6 +32,13 @@ class CollectiveRow(_Row):
     from_bytes: int = Field(ge=0, le=2**53)
     alpha_s: float = Field(ge=-LARGEST_TIME_S, le=LARGEST_TIME_S)
     bytes_per_s: float = Field(gt=0.0, le=LARGEST_RATE)
+
+    @model_validator(mode="after")
+    def _is_positive_from_its_first_size(self) -> Self:
+        """A line that begins high up may meet size 0 below 0, but not its own first size."""
+        if self.alpha_s < -MOST_BUS_SHARE * self.from_bytes / self.bytes_per_s:
+            raise ValueError(f"alpha_s of {self.alpha_s:g} makes the time of {self.from_bytes} bytes negative")
+        return self
 
 
 class ConvolutionRow(_Row):

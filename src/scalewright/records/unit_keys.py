@@ -24,6 +24,11 @@ _TEXTS = frozenset({
     "objective", "precision", "reason", "room", "rule", "sentence", "stack", "stack_origin", "storage",
     "system", "tokens_origin", "unit",
 })  # fmt: skip
+_SINGLE = frozenset({
+    "step_time_s", "memory_bytes", "model_flop", "mfu_frac", "tokens_per_s_per_gpu", "images_per_s", "device_bytes",
+    "reserved_bytes", "num_nodes",
+})  # fmt: skip
+"""Keys that never hold a list or a table. `num_gpus` does, in the request of a plan."""
 _LENGTHS = frozenset({"young_interval_s"})
 """Keys with `interval` in the sense of a time between two events: one number."""
 _COUNTED = frozenset({
@@ -67,11 +72,13 @@ def _problem(key: str, value: Any) -> str:
     if key.endswith(("_interval", "_interval_s")) and key not in _LENGTHS and not _is_interval(value):
         return f"is {_shown(value)}, not two numbers from low to high"
     if _QUANTITY.search(key) or key in _COUNTED:
-        return _quantity_problem(value, is_signed=_SIGNED.search(f"_{key}") is not None)
+        return _quantity_problem(key, value, is_signed=_SIGNED.search(f"_{key}") is not None)
     return ""
 
 
-def _quantity_problem(value: Any, *, is_signed: bool) -> str:
+def _quantity_problem(key: str, value: Any, *, is_signed: bool) -> str:
+    if isinstance(value, list | dict) and key in _SINGLE:
+        return f"is {_shown(value)}, not a number"
     numbers = value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
     for number in numbers:
         if isinstance(number, dict | list) or number is None:

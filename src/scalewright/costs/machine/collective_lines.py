@@ -89,6 +89,8 @@ def _on_lines(lines: list[MeasuredLine], size: Any, *, op: str, num_ranks: int) 
     place = np.searchsorted([line.from_bytes for line in lines], size, side="right") - 1
     below = place < 0
     place = np.maximum(place, 0)
-    starts = np.array([line.start_s for line in lines])[place] * (num_ranks - 1) / (lines[0].num_ranks - 1)
+    starts = np.array([line.start_s for line in lines])[place]
+    starts = starts * np.where(starts > 0.0, (num_ranks - 1) / (lines[0].num_ranks - 1), 1.0)  # below 0 it is no start
     starts = np.where(below, np.maximum(starts, 0.0), starts)
-    return starts + size * bus_share(op, num_ranks) / np.array([line.bytes_per_s for line in lines])[place]
+    time_s = starts + size * bus_share(op, num_ranks) / np.array([line.bytes_per_s for line in lines])[place]
+    return np.maximum(time_s, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from scalewright.data.array_file import mapped_array
 from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedError
+from scalewright.records.plain_file import check_plain, open_plain
 
 NPY_HINT = "write it with numpy.save from a one-dimensional array of unsigned token ids"
 MEGATRON_HINT = "write both files again with the same program"
@@ -56,11 +59,8 @@ class MappedTokens:
 
 def npy_tokens(path: Path) -> MappedTokens:
     with reading(path):
-        try:
-            tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise DocumentError(f"{path}: is not a whole .npy file of tokens ({error}); {NPY_HINT}") from error
-    if not isinstance(tokens, np.ndarray) or tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        tokens = mapped_array(path, next_step=NPY_HINT)
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
         raise DocumentError(f"{path}: does not hold a one-dimensional array of whole numbers; {NPY_HINT}")
     return MappedTokens(path, tokens)
 
@@ -68,10 +68,9 @@ def npy_tokens(path: Path) -> MappedTokens:
 def megatron_tokens(path: Path) -> MappedTokens:
     """The tokens of `NAME.bin`, checked against `NAME.idx`. Sequences follow each other without a gap."""
     index_path, data_path = path.with_suffix(".idx"), path.with_suffix(".bin")
-    with reading(index_path):
-        size_bytes = index_path.stat().st_size
-        with index_path.open("rb") as file:
-            header = file.read(_HEADER.size)
+    with reading(index_path), open_plain(index_path) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        header = file.read(_HEADER.size)
     if len(header) < _HEADER.size or not header.startswith(_MAGIC):
         raise DocumentError(f"{index_path}: is not the index of a Megatron set; {MEGATRON_HINT}")
     _, version, code, num_sequences, num_documents = _HEADER.unpack(header)
@@ -82,10 +81,13 @@ def megatron_tokens(path: Path) -> MappedTokens:
         raise DocumentError(f"{index_path}: has {size_bytes} bytes, not those of its header; {MEGATRON_HINT}")
     kind = np.dtype(_TYPES[code]).newbyteorder("<")
     with reading(data_path):
+        check_plain(data_path)
         data_bytes = data_path.stat().st_size
         lengths = np.memmap(index_path, dtype="<i4", mode="r", offset=_HEADER.size, shape=(num_sequences,)) \
             if num_sequences else np.zeros(0, dtype=np.int32)  # fmt: skip
         num_tokens = int(lengths.sum(dtype=np.int64))
+        if num_sequences and int(lengths.min()) < 0:
+            raise DocumentError(f"{index_path}: has a sequence of negative length; {MEGATRON_HINT}")
         if data_bytes != num_tokens * kind.itemsize:
             raise DocumentError(
                 f"{data_path}: has {data_bytes} bytes, and its index {num_tokens} tokens of {kind.itemsize}; "
