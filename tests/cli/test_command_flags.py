@@ -462,6 +462,7 @@ FLAGS: dict[tuple[str, ...], list[str]] = {
         *("--site", "--storage"),
     ],
     ("data", "check"): ["--help", "--json"],
+    ("data", "run"): ["--help", "--json", "--keep-work", "--out", "--workers"],
     ("reason",): ["--help"],
     **{("reason", name): sorted({*flags.split(), *OF_STAGES}) for name, flags in OF_STAGE.items()},
     ("explain",): ["--all", "--help", "--json", "--list", "--out", "--page", "--rule", "--watch"],

@@ -37,7 +37,7 @@ Frac = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class ReadStep(_Table):

@@ -1,0 +1,43 @@
+"""`scalewright data run`: a pipeline file becomes a data set."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scalewright.cli.data.check import PipelinePath
+from scalewright.cli.options import AsJson
+
+DataFolder = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="Where the data set goes. The same one resumes.")
+]
+Workers = Annotated[int | None, typer.Option("--workers", help="Processes; default: the cores of this machine.")]
+KeepWork = Annotated[bool, typer.Option("--keep-work", help="Keep the intermediate files.")]
+
+
+def run(
+    pipeline: PipelinePath, out: DataFolder = Path("data-set"), workers: Workers = None, keep_work: KeepWork = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Read, clean, deduplicate, tokenise, shuffle and write. Run it again to go on after a kill."""
+    from scalewright.data.text.execution.local import LocalBackend
+    from scalewright.data.text.execution.preparation import prepare_job
+    from scalewright.data.text.execution.run import run_job
+    from scalewright.records.documents import to_json
+    from scalewright.report.data.phase_bar import PhaseBar
+    from scalewright.report.data.terminal import print_data_set
+
+    job = prepare_job(pipeline, out=out)
+    backend = LocalBackend(workers if workers is not None else len(os.sched_getaffinity(0)))
+    try:
+        with PhaseBar() as bar:
+            result = run_job(job, backend, on_progress=bar.show, keep_work=keep_work)
+    finally:
+        backend.close()
+    if as_json:
+        typer.echo(to_json(result), nl=False)
+        return
+    print_data_set(result, out)

@@ -1,0 +1,98 @@
+"""Tasks in processes of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+
+from scalewright.data.text.execution.backend import OnDone, PhaseTasks, Summary
+from scalewright.data.text.execution.tasks import run_task
+from scalewright.errors import ConfigError, EnvironmentFailedError
+
+ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+"""Each worker is one core: threads of libraries get in each other's way. This memory pool gives memory back."""
+AHEAD = 4
+"""Tasks per worker that may wait."""
+
+
+class LocalBackend:
+    """Processes of this machine; with one worker, this process."""
+
+    def __init__(self, num_workers: int) -> None:
+        if num_workers < 1:
+            raise ConfigError(f"{num_workers} workers: a pipeline needs 1 or more")
+        self._num_workers = num_workers
+        self._pool: ProcessPoolExecutor | None = None
+
+    @property
+    def num_workers(self) -> int:
+        return self._num_workers
+
+    def run(self, tasks: PhaseTasks, on_done: OnDone) -> None:
+        """Do every task; the first error ends the others."""
+        if self._num_workers == 1 or len(tasks.numbers) == 1:
+            with _one_thread():
+                for number in tasks.numbers:
+                    on_done(number, run_task(tasks.work, tasks.phase, number))
+            return
+        try:
+            self._run_in_pool(tasks, on_done)
+        except BrokenProcessPool as error:
+            self._pool = None
+            raise EnvironmentFailedError(
+                f"a worker of phase {tasks.phase} was killed, perhaps for memory; run the same command again to go on, "
+                "with fewer --workers if it happens again"
+            ) from error
+
+    def _run_in_pool(self, tasks: PhaseTasks, on_done: OnDone) -> None:
+        with _one_thread():  # workers inherit it
+            pool = self._pool or ProcessPoolExecutor(
+                self._num_workers, mp_context=get_context("spawn"), initializer=_begin
+            )  # fmt: skip
+            self._pool = pool
+            waiting: dict[Future[Summary], int] = {}
+            try:
+                for number in tasks.numbers:
+                    waiting[pool.submit(run_task, tasks.work, tasks.phase, number)] = number
+                    if len(waiting) >= AHEAD * self._num_workers:
+                        _collect(waiting, on_done)
+                while waiting:
+                    _collect(waiting, on_done)
+            except BaseException:
+                for future in waiting:
+                    future.cancel()
+                raise
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+
+def _collect(waiting: dict[Future[Summary], int], on_done: OnDone) -> None:
+    done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+    for future in done:
+        on_done(waiting.pop(future), future.result())
+
+
+def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the pool
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

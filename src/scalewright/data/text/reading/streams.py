@@ -1,0 +1,96 @@
+"""Files as streams of decompressed bytes and of lines, with a bound on the memory that one line takes."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from scalewright import units
+from scalewright.data.text.pyarrow_module import pyarrow
+from scalewright.errors import EnvironmentFailedError
+
+BLOCK_BYTES = units.MIB
+GZIP_SUFFIXES, ZSTD_SUFFIXES = (".gz", ".gzip"), (".zst", ".zstd")
+GZIP_START, ZSTD_START = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
+
+
+class DamagedInputError(Exception):
+    """A compressed file that ends early or holds something else; what came before was read."""
+
+
+def plain_name(path: Path) -> str:
+    """The file's name without the ending of a compression."""
+    return path.stem if path.suffix in GZIP_SUFFIXES + ZSTD_SUFFIXES else path.name
+
+
+def is_compressed(path: Path) -> bool:
+    return path.suffix in GZIP_SUFFIXES + ZSTD_SUFFIXES
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The decompressed bytes of a file. Damage is raised as DamagedInputError."""
+    try:
+        with _decompressing(path) as stream:
+            yield stream
+    except DAMAGED as error:
+        raise DamagedInputError(str(error)) from error
+    except PermissionError as error:
+        raise EnvironmentFailedError(f"{path}: cannot be read: {error.strerror}; ask its owner") from error
+    except OSError as error:
+        if not is_compressed(path):
+            raise EnvironmentFailedError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise DamagedInputError(str(error)) from error  # as pyarrow reports a damaged zstd file
+
+
+@contextlib.contextmanager
+def _decompressing(path: Path) -> Iterator[BinaryIO]:
+    if path.suffix in ZSTD_SUFFIXES:
+        pa: Any = pyarrow()
+        with pa.OSFile(str(path)) as file, pa.CompressedInputStream(file, "zstd") as stream:
+            yield cast(BinaryIO, stream)
+    elif path.suffix in GZIP_SUFFIXES:
+        with gzip.open(path) as stream:
+            yield cast(BinaryIO, stream)
+    else:
+        with path.open("rb") as stream:
+            yield stream
+
+
+def lines(
+    stream: BinaryIO, *, max_bytes: int, start: int = 0, stop: int | None = None
+) -> Iterator[tuple[int, bytes | None]]:
+    """Lines with the byte where each begins. A line longer than `max_bytes` comes as None, and is never held.
+
+    With `start` and `stop`, the lines that begin in that range of the stream; every line of a file is in one range.
+    """
+    position = start
+    if start:
+        stream.seek(start - 1)
+        position = start - 1
+    is_inside, is_long = start == 0, False  # in the line before the range, until its end is seen
+    parts: list[bytes] = []
+    part_bytes, line_start = 0, position
+    while block := stream.read(BLOCK_BYTES):
+        begin = 0
+        while (end := block.find(b"\n", begin)) >= 0:
+            if is_inside:
+                too_long = is_long or part_bytes + end - begin > max_bytes
+                yield line_start, None if too_long else b"".join([*parts, block[begin:end]])
+            parts, part_bytes, is_long, is_inside = [], 0, False, True
+            begin = end + 1
+            line_start = position + begin
+            if stop is not None and line_start >= stop:
+                return
+        if is_inside and begin < len(block):
+            part_bytes += len(block) - begin
+            is_long = is_long or part_bytes > max_bytes
+            parts = [] if is_long else [*parts, block[begin:]]
+        position += len(block)
+    if is_inside and (parts or is_long):
+        yield line_start, None if is_long else b"".join(parts)

@@ -1,0 +1,1 @@
+"""Texts as tokens: the tokenizer, benchmarks' n-grams, packing and order."""

@@ -1,0 +1,117 @@
+"""The task of a shard: gather its documents from all chunks, put them in order, pack them and write them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalewright.data.text.execution.job import DataJob, read_job
+from scalewright.data.text.execution.work_files import TaskFiles
+from scalewright.data.text.pipeline_file import TOKEN_FORMATS, PipelineFile
+from scalewright.data.text.pyarrow_module import pyarrow
+from scalewright.data.text.tokens.finish_task import FINISH, read_edges
+from scalewright.data.text.writing.formats import (
+    write_json_lines,
+    write_megatron,
+    write_npy,
+    write_parquet,
+    write_tar,
+)
+
+SHARD = "write"
+
+
+def shard_name(number: int) -> str:
+    return f"shard-{number:05d}"
+
+
+def write_shard(work: Path, number: int) -> dict[str, Any]:
+    """Write one shard to the output folder; returns its files and what they hold."""
+    began_s = time.process_time()
+    job = read_job(work)
+    table = _gathered(work, job, number)
+    prefix = Path(job.out) / shard_name(number)
+    if job.pipeline.pack is not None or job.pipeline.write.format in TOKEN_FORMATS:
+        body = _write_tokens(job.pipeline, table, number, prefix)
+    else:
+        body = _write_texts(job.pipeline, table, prefix)
+    files = [{"name": path.name, "bytes": path.stat().st_size} for path in body.pop("paths")]
+    return {**body, "files": files, "num_documents": table.num_rows, "cpu_s": time.process_time() - began_s}
+
+
+def _gathered(work: Path, job: DataJob, shard: int) -> Any:
+    """The documents of a shard in their order."""
+    pa: Any = pyarrow()
+    files, parts = TaskFiles(work, FINISH), []
+    for chunk in range(len(job.chunks)):
+        for piece in range(files.summary(chunk)["num_pieces"]):
+            edges = read_edges(files, chunk, piece)
+            start, stop = int(edges[shard]), int(edges[shard + 1])
+            if start == stop:
+                continue
+            path = files.path(chunk, f"{piece:04d}.arrow")
+            batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+            parts.append(batch.slice(start, stop - start))
+    if not parts:
+        return pa.table({"index": pa.array([], pa.int64())})
+    table = pa.Table.from_batches(parts)
+    order = np.lexsort((table["index"].to_numpy(), table["place"].to_numpy()))
+    return table.take(pa.array(order)).combine_chunks()
+
+
+def _write_tokens(pipeline: PipelineFile, table: Any, number: int, prefix: Path) -> dict[str, Any]:
+    if "tokens" not in table.column_names:
+        return {"paths": [], "num_sequences": 0, "num_tokens": 0}
+    lists = table["tokens"].chunk(0)
+    tokens = lists.values.to_numpy(zero_copy_only=True)[lists.offsets[0].as_py() : lists.offsets[-1].as_py()]
+    lengths = np.diff(lists.offsets.to_numpy(zero_copy_only=True))
+    if pipeline.pack is None:
+        paths = write_megatron(prefix, tokens, lengths)
+        return {"paths": paths, "num_sequences": len(lengths), "num_tokens": len(tokens)}
+    sequence = pipeline.pack.sequence
+    num_whole = len(tokens) // sequence
+    rows = tokens[: num_whole * sequence].reshape(num_whole, sequence)[_buffer_order(pipeline, number, num_whole)]
+    if pipeline.write.format == "npy":
+        paths, num_tokens = write_npy(prefix, rows), rows.size
+    elif pipeline.write.format == "parquet":
+        pa: Any = pyarrow()
+        column = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), sequence)
+        paths, num_tokens = write_parquet(prefix, pa.table({"input_ids": column})), rows.size
+    else:
+        rest = tokens[num_whole * sequence :] if pipeline.pack.keep_rest else tokens[:0]
+        sizes = np.array([sequence] * num_whole + ([len(rest)] if len(rest) else []), np.int64)
+        paths, num_tokens = (
+            write_megatron(prefix, np.concatenate([rows.reshape(-1), rest]), sizes),
+            rows.size + len(rest),
+        )
+        return {"paths": paths, "num_sequences": len(sizes), "num_tokens": num_tokens}
+    return {"paths": paths, "num_sequences": num_whole, "num_tokens": num_tokens}
+
+
+def _buffer_order(pipeline: PipelineFile, shard: int, num: int) -> NDArray[np.int64]:
+    """The second shuffle: neighbours that come from one long document are spread within a buffer."""
+    order = np.arange(num)
+    if pipeline.shuffle is None or not pipeline.shuffle.buffer:
+        return order
+    generator = np.random.default_rng([pipeline.seed, shard])
+    for start in range(0, num, pipeline.shuffle.buffer):
+        generator.shuffle(order[start : start + pipeline.shuffle.buffer])
+    return order
+
+
+def _write_texts(pipeline: PipelineFile, table: Any, prefix: Path) -> dict[str, Any]:
+    if "text" not in table.column_names:
+        return {"paths": [], "num_sequences": 0, "num_tokens": 0}
+    pa: Any = pyarrow()
+    columns = {"id": table["index"], "text": table["text"].cast(pa.large_utf8()), "url": table["url"]}
+    num_tokens = 0
+    if "tokens" in table.column_names:
+        columns["input_ids"] = table["tokens"]
+        num_tokens = len(table["tokens"].chunk(0).flatten())
+    texts = pa.table(columns)
+    write = {"parquet": write_parquet, "jsonl": write_json_lines, "tar": write_tar}[pipeline.write.format]
+    return {"paths": write(prefix, texts), "num_sequences": texts.num_rows, "num_tokens": num_tokens}

@@ -1,0 +1,1 @@
+"""Data sets and their pipelines: tables, progress and the page."""
