@@ -11,10 +11,11 @@ from typing import Any
 from scalewright.api.frames import Framed
 from scalewright.lint.context import lint_context, needs_of
 from scalewright.lint.engine import Linter, LintFinding, known_rules, resolve_settings
+from scalewright.lint.file_kind import script_note
 from scalewright.lint.fixes import fix_script, unified_diff
 from scalewright.lint.formats import lint_document
 from scalewright.lint.header.overrides import all_overrides
-from scalewright.lint.script import Script
+from scalewright.lint.script import Script, interpreter
 from scalewright.lint.script_file import checked_text, read_script, read_source
 from scalewright.report.notebook import html
 
@@ -58,10 +59,14 @@ class LintReport(Framed, Sequence[LintFinding]):
 
     def document(self) -> dict[str, Any]:
         """What `scalewright lint --json` prints."""
+        note = script_note(self.script.text, interpreter(self.script.lines[0]))
         return lint_document(
             list(self.findings),
             texts={self.script.path: self.script.text},
             unreadable={},
+            notes={self.script.path: note}
+            if (note := script_note(self.script.text, interpreter(self.script.lines[0])))
+            else {},
             fixed={},
             fail_on=self.linter.settings.fail_on,
         )
@@ -122,4 +127,4 @@ def lint(
 
 def _folder(where: str) -> Path:
     """Where scripts that this one sources are looked for."""
-    return Path.cwd() if where == TEXT_NAME else Path(where).resolve().parent
+    return Path.cwd() if where == TEXT_NAME else Path(os.path.realpath(where)).parent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
@@ -25,8 +26,13 @@ def _place(starts: Sequence[int], offset: int) -> tuple[int, int]:
     return line, offset - starts[line - 1] + 1
 
 
+@lru_cache(maxsize=4)
+def _line_starts(text: str) -> tuple[int, ...]:
+    return line_table(text)[0]
+
+
 def _edit_row(edit: Edit, text: str) -> dict[str, Any]:
-    starts, _ = line_table(text)
+    starts = _line_starts(text)
     (line, column), (end_line, end_column) = _place(starts, edit.start), _place(starts, edit.end)
     return {"line": line, "column": column, "end_line": end_line, "end_column": end_column, "text": edit.text}
 
@@ -36,6 +42,7 @@ def lint_document(
     *,
     texts: Mapping[str, str],
     unreadable: Mapping[str, str],
+    notes: Mapping[str, str],
     fixed: Mapping[str, int],
     fail_on: str,
 ) -> dict[str, Any]:
@@ -45,6 +52,7 @@ def lint_document(
         {
             "findings": [_finding_row(finding, texts[finding.file]) for finding in findings],
             "unreadable": [{"file": file, "message": message} for file, message in unreadable.items()],
+            "notes": [{"file": file, "message": message} for file, message in notes.items()],
             "num_files": len(texts) + len(unreadable),
             "fixed": dict(fixed),
             "fail_on": fail_on,

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from scalewright import units
 from scalewright.lint.rule import ScriptFix, insert_text
 from scalewright.lint.script import Script
-from scalewright.lint.shell.launches import Launch, launches_of
+from scalewright.lint.shell.launches import Launch
 from scalewright.lint.shell.syntax import Command, Word
 from scalewright.sites.types import Site, SitePartition
 
@@ -90,9 +90,9 @@ def work_commands(script: Script) -> tuple[WorkCommand, ...]:
 
 def _work_commands(script: Script) -> Iterator[WorkCommand]:
     for command in script.commands:
-        if command.parent is not None and any(True for _ in launches_of(command.parent)):
+        if command.parent is not None and script.chain(command.parent):
             continue
-        chain = tuple(launches_of(command))
+        chain = script.chain(command)
         if _does_work(script, command, chain):
             step = next((launch for launch in chain if launch.tool == "srun"), None)
             yield WorkCommand(command=command, chain=chain, step=step)
@@ -110,7 +110,7 @@ def _does_work(script: Script, command: Command, chain: tuple[Launch, ...]) -> b
     first = PurePosixPath(last.program[0].text).name
     if first in ("bash", "sh", "zsh") and any(word.text.startswith("-") for word in last.program[1:2]):
         inner = [other for other in script.commands if other.parent is command]
-        return not inner or any(_does_work(script, other, tuple(launches_of(other))) for other in inner)
+        return not inner or any(_does_work(script, other, script.chain(other)) for other in inner)
     return first not in _TRIVIAL
 
 
@@ -150,10 +150,11 @@ def _inner_launches(script: Script) -> dict[tuple[int, int, str], list[Launch]]:
 
 def has_unknown_options(launch: Launch) -> bool:
     """Whether a variable that the script does not set may hold options of a launcher: `srun $FLAGS python`."""
-    ends = {option.end for option in launch.options}
-    words = own_words(launch)
-    if any(w.text.startswith("$") and not w.is_static and w.end not in ends for w in words):
-        return True
+    for word in launch.command.words:
+        if word.text[:1] != "$" or word.is_static or not (launch.start <= word.start and word.end <= launch.end):
+            continue
+        if all(option.end != word.end for option in launch.options):
+            return True
     return bool(launch.program) and launch.program[0].text.startswith("$") and not launch.program[0].is_static
 
 
@@ -167,6 +168,8 @@ def number(script: Script, text: str | None) -> int | None:
     if text is None:
         return None
     text = script.resolve(text).strip()
+    if text.isdecimal():
+        return int(text) if len(text) < 100 else None
     inner = re.fullmatch(r"\$\(\((.{1,80})\)\)", text)
     expression = inner.group(1) if inner else text
     job_numbers = _job_numbers(script)
@@ -186,6 +189,7 @@ def _value_of(script: Script, name: str, job_numbers: dict[str, int]) -> str:
     return str(job_numbers[name]) if name in job_numbers else words[0].text if words and len(words) == 1 else name
 
 
+@lru_cache(maxsize=16)
 def _job_numbers(script: Script) -> dict[str, int]:
     """Variables that Slurm sets from the header."""
     per_task = script.number("cpus-per-task")

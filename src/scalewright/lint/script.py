@@ -19,9 +19,11 @@ from scalewright.lint.shell.words import resolve
 from scalewright.lint.template import is_template, mask_template
 from scalewright.sites.walltime import parse_walltime_s
 
+BYTE_ORDER_MARK = "\ufeff"
 SHELL_NAMES = ("bash", "sh", "zsh", "dash", "ksh")
 _PLACEHOLDER = re.compile(r"\{\{|\{[A-Za-z_]\w*\}|\$|`|<[A-Za-z_ -]+>|%%|@[A-Z_]+@|\bX{3,}\b|YOUR_|your_")
 _GPU_COUNT = re.compile(r"^(?:gpu:)?(?:[A-Za-z_][\w.-]*[:=])?(\d+)(?:\(.*\))?$")
+_NUMBER = re.compile(r"^(\d+)(?:-\d+)?$")
 _MAX_SOURCED_BYTES = 256 * units.KIB
 _EMPTY = Body(
     commands=(), assignments=(), heredocs=(), comments=(), functions={}, variables={}, sourced=(), error_at=None
@@ -60,7 +62,8 @@ class Script:
 
     @property
     def shebang(self) -> str:
-        return self.lines[0] if self.lines and self.lines[0].startswith("#!") else ""
+        first = self.lines[0].removeprefix(BYTE_ORDER_MARK) if self.lines else ""
+        return first if first.startswith("#!") else ""
 
     @property
     def has_header(self) -> bool:
@@ -89,7 +92,8 @@ class Script:
 
     def number(self, name: str) -> int | None:
         """Value as a whole number; of a range such as `2-4` the smaller; None: not set or unknown."""
-        match = re.match(r"^(\d+)(?:-\d+)?$", (self.value(name) or "").strip())
+        value = self.value(name)
+        match = _NUMBER.match(value.strip()) if value else None
         return int(match.group(1)) if match and len(match.group(1)) < 10 else None
 
     @cached_property
@@ -204,7 +208,16 @@ class Script:
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """Every program that starts another, in the order of the text; the outermost of a chain comes first."""
-        return tuple(launch for command in self.commands for launch in launches_of(command))
+        return tuple(launch for chain in self._chains.values() for launch in chain)
+
+    @cached_property
+    def _chains(self) -> dict[int, tuple[Launch, ...]]:
+        """The launches of each command, by the command's identity."""
+        return {id(command): tuple(launches_of(command)) for command in self.commands}
+
+    def chain(self, command: Command) -> tuple[Launch, ...]:
+        """The launches in a command of the script, outermost first."""
+        return self._chains[id(command)]
 
     @cached_property
     def containers(self) -> tuple[Launch, ...]:
@@ -256,7 +269,7 @@ class Script:
 
     def resolve(self, text: str) -> str:
         """`text` with the values of variables that the script sets for certain; others stay as written."""
-        return resolve(text, dict(self.body.variables))
+        return resolve(text, self.body.variables) if "$" in text else text
 
     # -- places ----------------------------------------------------------------------------------------------------
 
@@ -321,6 +334,7 @@ def line_table(text: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
 
 def interpreter(first_line: str) -> str:
     """Base name of the interpreter in the shebang; empty: there is none."""
+    first_line = first_line.removeprefix(BYTE_ORDER_MARK)
     if not first_line.startswith("#!"):
         return ""
     words = first_line[2:].split()
@@ -340,7 +354,10 @@ def parse_script(
     starts, lines = line_table(text)
     template = is_template(text, path)
     masked = mask_template(text) if template else text
-    header = read_header(lines, line_table(masked)[1] if template else lines, starts)
+    masked_lines = line_table(masked)[1] if template else lines
+    if text.startswith(BYTE_ORDER_MARK):
+        masked_lines = (f"#{masked_lines[0][1:]}", *masked_lines[1:])  # as if the mark were not there
+    header = read_header(lines, masked_lines, starts)
     is_shell = interpreter(lines[0] if lines else "") in ("", *SHELL_NAMES)
     body = read_body(text, masked, starts, partial(_sourced_text, folder)) if is_shell else _EMPTY
     directives = tuple(d for d in header.directives if _belongs_to_script(d, header, body, starts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from scalewright import units
 from scalewright.errors import ConfigError
+from scalewright.lint.file_kind import document_kind
 from scalewright.lint.script import SHELL_NAMES, Script, interpreter, parse_script
 
 MAX_BYTES = 4 * units.MIB
@@ -31,16 +33,18 @@ def read_source(path: Path) -> str:
     try:
         if path.is_dir():
             raise ConfigError(f"{path}: is a folder; name the scripts in it, such as {path}/*.sh")
-        if not path.is_file() and path.exists():
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"{path}: is not an ordinary file; name a script, or write - to read standard input")
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise ConfigError(f"{path}: has {size:,} bytes; sbatch refuses scripts over 4 MiB, so split it")
-        content = path.read_bytes()
+        if status.st_size > MAX_BYTES:
+            raise ConfigError(f"{path}: has {status.st_size:,} bytes; sbatch refuses scripts over 4 MiB, so split it")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file; check the path") from error
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{path}: cannot be read: {reason}; name another file") from error
     return checked_text(content, str(path))
 
 
@@ -61,6 +65,8 @@ def checked_text(content: bytes, where: str) -> str:
     except UnicodeDecodeError as error:
         at = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{where}: is not UTF-8 text (line {at}, byte {error.start}); save it as UTF-8") from error
+    if len(text) <= MAX_OPERATORS:
+        return text
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > MAX_LINE:
             raise ConfigError(
@@ -73,6 +79,9 @@ def checked_text(content: bytes, where: str) -> str:
 
 def read_script(text: str, where: str, overrides: Mapping[str, str | None], folder: Path) -> Script:
     """The script in `text`. Raises ConfigError if lint cannot read its language or a shell finds a syntax error."""
+    kind = document_kind(text, where)
+    if kind:
+        raise ConfigError(f"{where}: no #SBATCH lines that sbatch reads (this is {kind}); name a job script")
     program = interpreter(text.split("\n", 1)[0].rstrip("\r"))
     if program and program not in SHELL_NAMES and not _PROGRAMS.match(program):
         raise ConfigError(f"{where}: is a script for {program}; lint reads only sh and bash")

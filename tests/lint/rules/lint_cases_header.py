@@ -73,8 +73,16 @@ CASES = {
         fires=("\n#!/bin/bash\n#SBATCH --nodes=2\nsrun hostname\n", "# job\n#SBATCH --nodes=2\nsrun hostname\n"),
         silent=("#!/usr/bin/env bash\n#SBATCH --nodes=2\n", "srun hostname\n"),
     ),
+    "byte-order-mark": Cases(
+        fires=("\ufeff" + job("--nodes=2"), "\ufeff" + shell("srun hostname")),
+        silent=(job("--nodes=2"), job("--nodes=2", "echo '\ufeff'")),
+    ),
     "dos-line-ends": Cases(
-        fires=("#!/bin/bash\n#SBATCH --nodes=2\r\nsrun hostname\r\n", "#!/bin/bash\r\n#SBATCH -N1\r\n"),
+        fires=(
+            "#!/bin/bash\n#SBATCH --nodes=2\r\nsrun hostname\r\n",
+            "#!/bin/bash\r\n#SBATCH -N1\r\n",
+            "#!/bin/bash\r#SBATCH -N1\rsrun hostname\r",
+        ),
         silent=(job("--nodes=2"), job("--nodes=2", "printf 'a\\r\\n'")),
     ),
     "value-invalid": Cases(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from scalewright.lint.engine import Linter, LintFinding
     from scalewright.lint.script import Script
+    from scalewright.records.types import Severity
 
 Scripts = Annotated[
     list[str] | None,
@@ -51,6 +52,15 @@ FailOn = Annotated[
     Literal["info", "warning", "error", "never"] | None,
     typer.Option("--fail-on", help="Lowest severity for exit code 1; default: warning.", show_default=False),
 ]
+MinSeverity = Annotated[
+    Literal["info", "warning", "error"] | None,
+    typer.Option(
+        "--min-severity",
+        help="Lowest severity to show. Default: warning as text, with infos as one line; info in other formats.",
+        show_default=False,
+    ),
+]
+ShowAll = Annotated[bool, typer.Option("--all", help="Show infos in full too, like --min-severity info.")]
 Select = Annotated[str, typer.Option("--select", metavar="RULES", help="Check only these rules, comma-separated.")]
 Ignore = Annotated[str, typer.Option("--ignore", metavar="RULES", help="Skip these rules, comma-separated.")]
 
@@ -72,6 +82,8 @@ def run(
     list_rules: ListRules = False,
     config: ConfigFile = None,
     fail_on: FailOn = None,
+    min_severity: MinSeverity = None,
+    show_all: ShowAll = False,
     select: Select = "",
     ignore: Ignore = "",
     catalog: CatalogFolder = None,
@@ -88,6 +100,8 @@ def run(
         return
     if not scripts:
         raise ConfigError("no script given: name one or more, write - for standard input, or see --list")
+    if show_all and min_severity not in (None, "info"):
+        raise ConfigError(f"--all shows every finding, and --min-severity {min_severity} does not: give one of them")
     if unsafe_fixes and not (fix or diff):
         raise ConfigError("--unsafe-fixes needs --fix or --diff: add one of them")
     settings = resolve_settings(
@@ -95,7 +109,15 @@ def run(
     )
     context = lint_context(settings, pilot, catalog)
     linter = Linter(settings=settings, context=context, needs_of=needs_of(context, model, plan, catalog))
-    call = _LintCall(linter=linter, overrides=all_overrides(os.environ, sbatch), unsafe=unsafe_fixes)
+    shown_from: Severity = min_severity or "info"
+    is_folded = min_severity is None and not (show_all or select or fail_on == "info") and output_format == "text"
+    call = _LintCall(
+        linter=linter,
+        overrides=all_overrides(os.environ, sbatch),
+        unsafe=unsafe_fixes,
+        shown_from=shown_from,
+        is_folded=is_folded,
+    )
     for name in dict.fromkeys(scripts):
         call.check_file(name, is_fixed=fix or diff, is_written=fix and not diff)
     call.print_and_exit(output_format, is_diff=diff)
@@ -108,19 +130,26 @@ class _LintCall:
     linter: Linter
     overrides: dict[str, str | None]
     unsafe: bool
+    shown_from: Severity = "info"
+    """Findings below this severity are not printed."""
+    is_folded: bool = False
+    """Infos are one line instead of a paragraph each."""
     findings: list[LintFinding] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     fixed: dict[str, int] = field(default_factory=dict)
     diffs: list[str] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
 
     def check_file(self, name: str, *, is_fixed: bool, is_written: bool) -> None:
         """Lint one file; fix it in memory if `is_fixed`, and on disk if `is_written`."""
         from scalewright.errors import ConfigError
+        from scalewright.lint.file_kind import script_note
+        from scalewright.lint.script import interpreter
         from scalewright.lint.script_file import read_script, read_source, read_standard_input
 
         where = "standard input" if name == "-" else name
-        folder = Path.cwd() if name == "-" else Path(name).resolve().parent
+        folder = Path.cwd() if name == "-" else Path(os.path.realpath(name)).parent
 
         def read(text: str) -> Script:
             return read_script(text, where, self.overrides, folder)
@@ -132,6 +161,9 @@ class _LintCall:
         except ConfigError as error:
             self.unreadable[where] = str(error)
             return
+        note = script_note(script.text, interpreter(script.lines[0]))
+        if note:
+            self.notes[where] = note
         if is_fixed:
             self._fix(script, read, Path(name) if is_written else None)
         else:
@@ -172,18 +204,28 @@ class _LintCall:
     def _print_unreadable(self) -> None:
         for message in self.unreadable.values():
             typer.echo(f"error: {message}", err=True)
+        for file, note in self.notes.items():
+            typer.echo(f"note: {file}: {note}", err=True)
+
+    def _shown(self) -> list[LintFinding]:
+        from scalewright.lint.settings import RANKS
+
+        lowest = "warning" if self.is_folded else self.shown_from
+        return [finding for finding in self.findings if RANKS[finding.severity] >= RANKS[lowest]]
 
     def _print(self, output_format: str) -> None:
         from scalewright.lint.engine import known_rules
         from scalewright.lint.formats import github_lines, lint_document, sarif_document
         from scalewright.records.documents import to_json
-        from scalewright.report.cluster.lint import print_findings, print_summary, summary_line
+        from scalewright.report.cluster.lint import print_findings, print_infos, print_summary, summary_line
         from scalewright.report.console import answer_console
 
         self._print_unreadable()
+        findings = self._shown()
         if output_format == "json":
             body = lint_document(
-                self.findings,
+                findings,
+                notes=self.notes,
                 texts=self.texts,
                 unreadable=self.unreadable,
                 fixed=self.fixed,
@@ -191,15 +233,17 @@ class _LintCall:
             )
             typer.echo(to_json(body), nl=False)
         elif output_format == "sarif":
-            typer.echo(to_json(sarif_document(self.findings, known_rules(), self.texts, self.unreadable)), nl=False)
+            typer.echo(to_json(sarif_document(findings, known_rules(), self.texts, self.unreadable)), nl=False)
         elif output_format == "github":
-            for line in github_lines(self.findings, self.unreadable):
+            for line in github_lines(findings, self.unreadable):
                 typer.echo(line)
         else:
             console = answer_console()
-            print_findings(console, self.findings, known_rules(), self.texts)
+            print_findings(console, findings, known_rules(), self.texts)
+            if self.is_folded:
+                print_infos(console, self.findings)
             counts = (len(self.texts) + len(self.unreadable), len(self.unreadable), sum(self.fixed.values()))
-            print_summary(console, summary_line(self.findings, *counts))
+            print_summary(console, summary_line(self.findings if self.is_folded else findings, *counts))
 
 
 def _rule_names(text: str) -> tuple[str, ...]:

@@ -156,7 +156,7 @@ def read_header(lines: tuple[str, ...], masked: tuple[str, ...], starts: tuple[i
     errors: list[tuple[int, str]] = []
     end_line = len(lines) + 1
     for number, (text, hidden) in enumerate(zip(lines, masked, strict=True), start=1):
-        if number > end_line and not _MAYBE.search(text):
+        if not text or (number > end_line and not _MAYBE.search(text)):
             continue
         line = _HeaderLine(number=number, text=text, masked=hidden, offset=starts[number - 1])
         try:

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from tree_sitter import Parser, Tree
 
 Loop = Literal["for", "while", "until", "select"]
-MAX_DEPTH = 400
+MAX_DEPTH = 100
 """Nesting that is followed. Nobody writes more, and thousands of parentheses must not overflow the stack."""
+_MAX_ARITHMETIC = 2000
+"""Characters of an arithmetic expression that begins with two brackets; longer ones stay as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +184,34 @@ def _parser() -> Parser:
 
 def parseable(masked: str) -> str:
     """ASCII of the same length: a CR becomes a blank (before the backslash of a continued line), other characters x."""
-    code = masked.replace("\\\r\n", " \\\n").replace("\r", " ")
-    return code if code.isascii() else re.sub(r"[^\x00-\x7f]", "x", code)
+    code = masked
+    if "\r" in code:
+        code = code.replace("\\\r\n", " \\\n").replace("\r", " ")
+    if not code.isascii():
+        code = re.sub(r"[^\x00-\x7f]", "x", code.replace("\ufeff", " "))
+    return _plain_arithmetic(code) if "$(((" in code else code
+
+
+def _plain_arithmetic(code: str) -> str:
+    """`$(((a) + b))` and `$(((a)) && b)` without the inner brackets, which the grammar cannot read; same length."""
+    characters = list(code)
+    for match in re.finditer(r"\$\(\(\(", code):
+        start = match.start() + 3
+        depth, place = 1, start + 1
+        while place < len(code) and depth and place - start < _MAX_ARITHMETIC:
+            depth += {"(": 1, ")": -1}.get(code[place], 0)
+            place += 1
+        if depth:
+            continue
+        end = place - 1
+        if code[place : place + 1] == ")" and code[place : place + 2] != "))":
+            # `$( ((a)) && b)`: a command that calculates; a colon stands for it.
+            characters[start - 1], characters[start], characters[end], characters[place] = ":", " ", " ", " "
+        else:
+            characters[start], characters[end] = " ", " "
+            for number in re.finditer(r"0x(?=\$)", code[start:end]):
+                characters[start + number.start() : start + number.end()] = "  "
+    return "".join(characters)
 
 
 def parse(masked: str) -> Tree:

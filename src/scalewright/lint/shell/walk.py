@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scalewright.lint.shell.syntax import (
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _WHOLE_REFERENCE = re.compile(r"^\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?\}|([A-Za-z_]\w*))$")
 _LOOPS: dict[str, Loop] = {"for": "for", "while": "while", "until": "until", "select": "select"}
+_SUBSTITUTES = re.compile(r"[$<>=]\(|`")
+"""What every text with a substitution holds."""
 _MAX_NESTED = 6
 """Depth of texts inside texts that are followed: `bash -c`, heredocs, sourced files."""
 _BRANCHES = ("if_statement", "elif_clause", "else_clause", "case_item")
@@ -66,7 +69,9 @@ def _first_error(node: Node) -> tuple[int | None, str]:
 
 
 def _walk(node: Node, unit: Unit, within: Enclosing, state: WalkState, depth: int) -> None:
-    if depth > MAX_DEPTH:
+    if depth > MAX_DEPTH or not node.child_count:
+        if node.type == "comment":
+            _comment(node, unit, state)
         return
     kind = node.type
     if kind == "command":
@@ -77,30 +82,43 @@ def _walk(node: Node, unit: Unit, within: Enclosing, state: WalkState, depth: in
         _declaration(node, unit, within, state, depth)
     elif kind == "variable_assignment":
         _assignment(node, unit, within, state, is_exported=False, depth=depth)
-    elif kind == "comment":
-        if unit.fixed is not None:
-            return
-        start, end = unit.span(node)
-        state.comments.append(Comment(text=unit.source(node), start=start, end=end, line=state.place(start)[0]))
     elif kind == "test_command":
         _test(node, unit, within, state, depth)
     else:
         _children(node, unit, _inside(node, unit, within, state), state, depth)
 
 
+def _comment(node: Node, unit: Unit, state: WalkState) -> None:
+    if unit.fixed is None:
+        start, end = unit.span(node)
+        state.comments.append(Comment(text=unit.source(node), start=start, end=end, line=state.place(start)[0]))
+
+
+@lru_cache(maxsize=4096)
+def _marked(within: Enclosing, is_background: bool, is_condition: bool, is_branch: bool) -> Enclosing:
+    """What encloses a child, with more of it known."""
+    return replace(
+        within,
+        is_background=within.is_background or is_background,
+        is_condition=within.is_condition or is_condition,
+        is_branch=within.is_branch or is_branch,
+    )
+
+
 def _children(node: Node, unit: Unit, within: Enclosing, state: WalkState, depth: int) -> None:
     children = node.children
-    condition_ends = _condition_end(node.type, children)
+    kind = node.type
+    condition_ends = _condition_end(kind, children)
+    has_background = any(child.type == "&" for child in children)
     for index, child in enumerate(children):
         if not child.is_named:
             continue
+        is_background = has_background and index + 1 < len(children) and children[index + 1].type == "&"
+        is_condition = index < condition_ends
+        is_branch = not is_condition and (kind in _BRANCHES or (kind == "list" and index > 0))
         inside = within
-        if index + 1 < len(children) and children[index + 1].type == "&":
-            inside = replace(inside, is_background=True)
-        if index < condition_ends:
-            inside = replace(inside, is_condition=True)
-        elif node.type in _BRANCHES or (node.type == "list" and index > 0):
-            inside = replace(inside, is_branch=True)
+        if is_background or is_condition or is_branch:
+            inside = _marked(within, is_background, is_condition, is_branch)
         _walk(child, unit, inside, state, depth + 1)
 
 
@@ -448,6 +466,8 @@ def _substitutions(node: Node, unit: Unit, within: Enclosing, state: WalkState, 
         return
     if node.type in ("command_substitution", "process_substitution"):
         _walk(node, unit, within, state, depth + 1)
+        return
+    if not node.child_count or not _SUBSTITUTES.search(unit.code, node.start_byte, node.end_byte):
         return
     for child in node.children:
         if child.child_count:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rich.cells import cell_len
@@ -95,6 +96,17 @@ def _print_note(console: Console, word: str, text: str) -> None:
     for index, line in enumerate(lines):
         lead = f"{word}: " if index == 0 else " " * (len(word) + 2)
         console.print(" " * 6 + lead + line, markup=False, soft_wrap=True)
+
+
+def print_infos(console: Console, findings: Sequence[LintFinding]) -> None:
+    """All infos as one paragraph: the rules, with how often each was found."""
+    counts = Counter(finding.rule for finding in findings if finding.severity == "info")
+    if not counts:
+        return
+    rules = ", ".join(f"{rule} {count}" if count > 1 else rule for rule, count in counts.most_common())
+    num = counts.total()
+    print_summary(console, f"{num} info{'s' * (num > 1)} (--all shows {'them' if num > 1 else 'it'}): {rules}")
+    console.print()
 
 
 def summary_line(findings: Sequence[LintFinding], num_files: int, num_unreadable: int, num_fixed: int) -> str:

@@ -10,7 +10,7 @@ from scalewright.lint.header.directives import Directive
 from scalewright.lint.header.options import RENAMED, SBATCH, SRUN_TABLE, long_name
 from scalewright.lint.job_facts import SURVEY, is_fill_in
 from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, remove_line, replace_text, rule
-from scalewright.lint.script import Script
+from scalewright.lint.script import BYTE_ORDER_MARK, Script
 
 _PATTERNS = {
     "SLURM_JOB_ID": "%j", "SLURM_JOBID": "%j", "SLURM_ARRAY_JOB_ID": "%A", "SLURM_ARRAY_TASK_ID": "%a", "USER": "%u",
@@ -310,22 +310,55 @@ def no_shebang(script: Script, context: Context) -> Iterator[Hit]:
 
 
 @rule(
+    id="byte-order-mark",
+    severity="error",
+    title="A byte order mark before the first line",
+    why="Some editors on Windows begin a file with three invisible bytes. The first line then does not begin with "
+    "#!, and sbatch refuses the script.",
+    source="Slurm: This does not look like a batch script. The first line must start with #!",
+    before="\ufeff#!/bin/bash\n#SBATCH --nodes=2\nsrun hostname\n",
+    after="#!/bin/bash\n#SBATCH --nodes=2\nsrun hostname\n",
+    needs_header=False,
+)
+def byte_order_mark(script: Script, context: Context) -> Iterator[Hit]:
+    if script.text.startswith(BYTE_ORDER_MARK):
+        yield Hit(
+            line=1,
+            end_column=2,
+            message="the file begins with a byte order mark, and sbatch refuses the script",
+            next_step="save it as UTF-8 without a byte order mark",
+            fix=ScriptFix(edits=(Edit(start=0, end=1, text=""),), title="remove the byte order mark", is_safe=True),
+        )
+
+
+@rule(
     id="dos-line-ends",
     severity="error",
-    title="Windows line ends",
-    why="sbatch refuses a script with carriage returns. A shell would read them as part of the last word of each line.",
+    title="Line ends of Windows or of old Macs",
+    why="sbatch refuses a script with carriage returns. A shell would read them as part of the last word of each "
+    "line. If lines end with a carriage return alone, the whole script is one comment.",
     source="Slurm: Batch script contains DOS line breaks (\\r\\n) instead of expected UNIX line breaks (\\n)",
     before="#!/bin/bash\r\n#SBATCH --nodes=2\r\nsrun hostname\r\n",
     after="#!/bin/bash\n#SBATCH --nodes=2\nsrun hostname\n",
+    needs_header=False,
 )
 def dos_line_ends(script: Script, context: Context) -> Iterator[Hit]:
-    first = script.text.find("\r\n")
-    if first < 0:
+    if "\r" not in script.text:
         return
-    edits = tuple(Edit(start=m.start(), end=m.end(), text="\n") for m in re.finditer("\r\n", script.text))
+    is_old_mac = "\n" not in script.text and script.text.count("\r") > 1
+    ends = list(re.finditer("\r" if is_old_mac else "\r\n", script.text))
+    if not ends or not (script.has_header or is_old_mac):
+        return
     yield Hit(
-        line=script.place(first)[0],
-        message="lines end with a carriage return, and sbatch refuses the script",
-        next_step="save it with Unix line ends, for example: sed -i 's/\\r$//' FILE",
-        fix=ScriptFix(edits=edits, title="use Unix line ends", is_safe=True),
+        line=script.place(ends[0].start())[0],
+        message="lines end with a carriage return alone, so the whole script is one comment"
+        if is_old_mac
+        else "lines end with a carriage return, and sbatch refuses the script",
+        next_step="save it with Unix line ends, for example: "
+        + ("tr '\\r' '\\n' <FILE >FILE.new" if is_old_mac else "sed -i 's/\\r$//' FILE"),
+        fix=ScriptFix(
+            edits=tuple(Edit(start=m.start(), end=m.end(), text="\n") for m in ends),
+            title="use Unix line ends",
+            is_safe=not is_old_mac,
+        ),
     )
