@@ -73,7 +73,9 @@ def test_saving_alone_does_not_make_a_job_one_to_queue_again() -> None:
 
 
 def test_a_new_directive_goes_into_the_first_part_of_a_job() -> None:
-    (finding,) = findings_of("no-requeue", job("--nodes=1 --gpus=1\nhetjob\n--nodes=2 --gpus=4"))
+    (finding,) = findings_of(
+        "no-requeue", job("--nodes=1 --gpus=1\nhetjob\n--nodes=2 --gpus=4", "srun python a.py --resume")
+    )
     assert finding.fix is not None
     assert finding.line == 2
 

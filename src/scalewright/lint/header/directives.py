@@ -17,10 +17,10 @@ MAGIC = "#SBATCH"
 MAGIC_WORDS = (MAGIC, "#SLURM")
 """sbatch reads the second one too, with a warning."""
 _LOOKS_LIKE = re.compile(
-    r"^[ \t]*(?:(?:#[ \t#!]*|!#|//[ \t]*)(?i:SBATCH|SBACTH|SBTACH|SBTCH|SBATC|SBACH|SABTCH|BATCH)|SBATCH)"
-    r"[ \t]+--?[A-Za-z]"
+    r"^[ \t]*(?:(?:#[ \t#!]*|!#|//[ \t]*)(?:SBATCH|SBACTH|SBTACH|SBTCH|SBATC|SBACH|SABTCH|BATCH)|SBATCH|"
+    r"#(?:sbatch|Sbatch|SBatch|sBATCH))[ \t]+--?[A-Za-z]"
 )
-"""`sbatch` in small letters without a mark is the command, not a misspelt directive."""
+"""`sbatch` in small letters is the command, not a misspelt directive, unless it follows the mark directly."""
 _MAYBE = re.compile(r"SB|SA|BATCH|SLURM|sb|batch", re.ASCII)
 """Matches every line that is or looks like a directive; it skips most lines of a body quickly."""
 _DISABLED = re.compile(r"^[ \t]*#[# \t]*#SBATCH")
@@ -169,7 +169,7 @@ def read_header(lines: tuple[str, ...], masked: tuple[str, ...], starts: tuple[i
             bare = hidden.strip()
             if bare and not bare.startswith("#"):
                 end_line = min(end_line, number)
-            if _LOOKS_LIKE.match(text):
+            if _LOOKS_LIKE.match(text) and not _is_usage(text):
                 ignored.append(_malformed(line))
         elif number > end_line:
             ignored.extend(_late(line, words[0], lines[end_line - 1], end_line))
@@ -185,6 +185,13 @@ def read_header(lines: tuple[str, ...], masked: tuple[str, ...], starts: tuple[i
         errors=tuple(errors),
         num_components=len(components),
     )
+
+
+def _is_usage(text: str) -> bool:
+    """Whether a comment shows how to call sbatch: words follow the options, such as the name of a script."""
+    words = text.partition("sbatch" if "sbatch" in text else "BATCH")[2].partition(" #")[0].split()
+    options, num_read = read_options([Argument(text=word, start=0, end=0) for word in words], SBATCH_TABLE)
+    return num_read < len(words) and (not options or not words[num_read].startswith("-"))
 
 
 def _malformed(line: _HeaderLine) -> Directive:

@@ -154,7 +154,7 @@ def dependency_never_ends(script: Script, context: Context) -> Iterator[Hit]:
             directive,
             "if that job fails, this one waits forever",
             next_step="add #SBATCH --kill-on-invalid-dep=yes",
-            fix=add_directive(script, "--kill-on-invalid-dep=yes", is_safe=True),
+            fix=add_directive(script, "--kill-on-invalid-dep=yes", is_safe=False),
         )
     for command in script.called("sbatch"):
         text = " ".join(command.texts)
@@ -168,7 +168,7 @@ def dependency_never_ends(script: Script, context: Context) -> Iterator[Hit]:
             command,
             "if the job it depends on fails, this one waits forever",
             next_step="add --kill-on-invalid-dep=yes",
-            fix=insert_text(first.end, flag, title="cancel the job if it can no longer start", is_safe=True)
+            fix=insert_text(first.end, flag, title="cancel the job if it can no longer start", is_safe=False)
             if is_plain
             else None,
         )

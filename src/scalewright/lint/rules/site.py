@@ -50,6 +50,8 @@ def site_option_missing(script: Script, context: Context) -> Iterator[Hit]:
     for name in required:
         if script.has(name) or (name in ("nodes",) and script.has("ntasks", "gpus")):
             continue
+        if name in ("qos", "partition") and script.has("reservation"):
+            continue  # the reservation brings them
         default = {
             "partition": site.select.partition,
             "qos": site.select.qos,
@@ -377,7 +379,7 @@ def login_shell_missing(script: Script, context: Context) -> Iterator[Hit]:
         line=1,
         message=f"the command module is not defined on {site.name} without a login shell",
         next_step="begin with #!/bin/bash -l",
-        fix=insert_text(end, " -l", title="use a login shell", is_safe=True) if is_plain else None,
+        fix=insert_text(end, " -l", title="use a login shell", is_safe=False) if is_plain else None,
     )
 
 

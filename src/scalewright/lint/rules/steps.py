@@ -65,7 +65,7 @@ def no_kill_on_bad_exit(script: Script, context: Context) -> Iterator[Hit]:
                 "when one rank fails, the others keep waiting",
                 next_step="add --kill-on-bad-exit=1 to srun",
                 fix=add_option(
-                    script, step, "--kill-on-bad-exit=1", title="end the step when a rank fails", is_safe=True
+                    script, step, "--kill-on-bad-exit=1", title="end the step when a rank fails", is_safe=False
                 ),
             )
 
@@ -91,7 +91,7 @@ def cpus_not_inherited(script: Script, context: Context) -> Iterator[Hit]:
                 step,
                 "each task of this step is bound to one CPU, because srun does not inherit --cpus-per-task",
                 next_step=f"add {text}, or export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
-                fix=add_option(script, step, text, title="repeat --cpus-per-task", is_safe=True),
+                fix=add_option(script, step, text, title="repeat --cpus-per-task", is_safe=False),
             )
 
 

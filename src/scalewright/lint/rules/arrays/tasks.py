@@ -86,7 +86,7 @@ def array_no_jitter(script: Script, context: Context) -> Iterator[Hit]:
         directive,
         f"{size} tasks start without a random delay",
         next_step="begin with a random delay: sleep $((RANDOM % 15))",
-        fix=insert_before_body(script, line, title="spread the starts", is_safe=True) if script.is_shell else None,
+        fix=insert_before_body(script, line, title="spread the starts", is_safe=False) if script.is_shell else None,
     )
 
 
@@ -117,8 +117,16 @@ def array_output_collides(script: Script, context: Context) -> Iterator[Hit]:
             directive,
             f"every task of the array writes to {value}",
             next_step="add %A_%a to the name",
-            fix=replace_text(directive, text, title="write one log per task", is_safe=True) if is_plain else None,
+            fix=replace_text(directive, text, title="write one log per task", is_safe=not _is_named(script, value))
+            if is_plain
+            else None,
         )
+
+
+def _is_named(script: Script, log: str) -> bool:
+    """Whether the script itself reads or names the log, whose name changes."""
+    stem = re.split(r"%", log.rpartition("/")[2])[0]
+    return not stem or stem in code_of(script)
 
 
 @rule(

@@ -12,7 +12,11 @@ from scalewright.lint.shell.launches import Launch
 
 _HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:1\n"
 _GPU_FLAGS = ("nv", "rocm", "nvccli")
-_AMD = r"rocm|\bROCR_|\bHIP_|MIOPEN|\bmi\d{3}|hsn\d|\bHSA_|singularity-AI-bindings|/appl/local"
+_AMD = (
+    r"rocm|rccl|\bROCR_|\bHIP_|MIOPEN|\bmi\d{3}|hsn\d|\bHSA_|singularity-AI-bindings|/appl/local|\bgfx9|"
+    r"\b(?:standard|small|dev)-g\b|project_46\d{7}|\blumi\b|lumi-|/lumi|\bfrontier\b|\bamdgpu|/opt/cray/[^\n]{0,80}amd"
+)
+"""Words of systems with AMD GPUs, whose containers see the devices without a flag."""
 _ON_CPU = r"^(?:echo|ls|cat|cp|mkdir|pip|pip3|conda|bash|sh|tar|rsync|which|env|git|wget|curl)$"
 
 
@@ -78,11 +82,11 @@ def _uses_gpu(script: Script, launch: Launch) -> bool:
 
 
 def _with_flag(script: Script, launch: Launch, flag: str) -> ScriptFix | None:
-    """Safe: a job that requests GPUs needs to see them."""
+    """Unsafe: the program then trains on the GPU."""
     verb = next((w for w in own_words(launch) if w.text in ("exec", "run", "shell") and not w.is_expanded), None)
     if verb is None or script.text[verb.start : verb.end] != verb.text:
         return None
-    return insert_text(verb.end, f" {flag}", title=f"add {flag}", is_safe=True)
+    return insert_text(verb.end, f" {flag}", title=f"add {flag}", is_safe=False)
 
 
 @rule(

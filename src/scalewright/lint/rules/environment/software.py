@@ -172,7 +172,7 @@ def _online_wandb(script: Script, reason: str) -> Iterator[Hit]:
             None,
             f"WANDB_MODE=online cannot work: {reason}",
             next_step="write WANDB_MODE=offline, and run wandb sync on a login node",
-            fix=replace_text(mode, "offline", title="log offline", is_safe=True),
+            fix=replace_text(mode, "offline", title="log offline", is_safe=False),
         )
     elif mode is None and mentions(
         script, r"\bWANDB_(?:API_KEY|PROJECT)=|\bwandb\s+login|report_to[= ]+['\"]?wandb|--wandb\b"
@@ -300,7 +300,7 @@ def conda_without_hook(script: Script, context: Context) -> Iterator[Hit]:
             start = script.starts[command.line - 1]
             if script.text[start : command.start].strip() == "":
                 text = script.text[start : command.start] + hook
-                fix = insert_text(start, text, title="set up conda first", is_safe=True)
+                fix = insert_text(start, text, title="set up conda first", is_safe=False)
         yield at(
             script,
             command,

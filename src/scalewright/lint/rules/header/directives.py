@@ -232,14 +232,15 @@ def variable_in_directive(script: Script, context: Context) -> Iterator[Hit]:
 
 
 def _with_patterns(script: Script, directive: Directive) -> ScriptFix | None:
-    """Safe: no job runs with the literal name."""
+    """Safe if the folder has the variable: no job runs with the literal name of a folder that does not exist."""
     if directive.name not in _FILES:
         return None
+    folder = (directive.value or "").rpartition("/")[0]
     raw = script.text[directive.start : directive.end]
     text = re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda m: _PATTERNS.get(m.group(1), m.group()), raw)
     if "$" in text or "`" in text or text == raw or "~" in text:
         return None
-    return replace_text(directive, text, title="use Slurm's patterns", is_safe=True)
+    return replace_text(directive, text, title="use Slurm's patterns", is_safe="$" in folder)
 
 
 @rule(

@@ -40,6 +40,7 @@ def rank_expanded_early(script: Script, context: Context) -> Iterator[Hit]:
         inner = [other for other in started_by(script, launch) if other.tool in DISTRIBUTED]
         if any(_meets_by_itself(other) for other in inner):
             continue
+        by_itself = _BY_ITSELF.search(script.resolve(" ".join(word.text for word in launch.program))) is not None
         for word in launch.program:
             raw = script.text[word.start : word.end]
             name = None if raw.startswith("'") else early.search(_without_single(raw))
@@ -50,6 +51,7 @@ def rank_expanded_early(script: Script, context: Context) -> Iterator[Hit]:
                 word,
                 f"the script's shell expands {name.group()} once, not in every task",
                 next_step="expand it in every task: srun bash -c '...', in single quotes",
+                severity="info" if by_itself else None,
             )
             break
 
@@ -106,6 +108,10 @@ def _early_heredocs(script: Script) -> Iterator[Hit]:
                 f"the script's shell expands {match.group()} once, not in every task",
                 next_step="quote the mark of the heredoc: <<'EOF'",
             )
+
+
+_BY_ITSELF = re.compile(r"rdzv[-_]backend[= ]+[\"']?(?:c10d|etcd)")
+"""torchrun numbers the nodes itself, in text that was not taken apart."""
 
 
 def _meets_by_itself(launch: Launch) -> bool:

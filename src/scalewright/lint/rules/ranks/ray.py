@@ -13,11 +13,21 @@ from scalewright.lint.shell.syntax import Command
 _TWO = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=4\n"
 
 
-_CHECKS_RAY = re.compile(
-    r"\b(?:until|while|if|for)\b[^\n]{0,200}(?:\n[^\n]{0,200}){0,3}\bray\s+status|health-check|symmetric.run|nodes\(\)|/dev/tcp|"
-    r"nc -z"
-)
-"""Ways to check that Ray is up."""
+_CHECKS_RAY = re.compile(r"health-check|symmetric.run|nodes\(\)|/dev/tcp|nc -z|cluster_resources\(")
+_ASKS_RAY = re.compile(r"(?:^|[\s/])ray\s+(?:status|list\s+nodes)\b")
+_WAITS = re.compile(r"\b(?:until|while|if|for)\b[^\n]{0,200}(?:\n[^\n]{0,200}){0,3}\bray\s+(?:status|list\s+nodes)")
+
+
+def _checks_ray(script: Script) -> bool:
+    """Whether the script waits until Ray answers: a loop or a condition asks for its status."""
+    code = code_of(script)
+    if _CHECKS_RAY.search(code) or _WAITS.search(code):
+        return True
+    for command in script.commands:
+        within = command.within
+        if (within.loops or within.is_condition or within.functions) and _ASKS_RAY.search(" ".join(command.texts)):
+            return True
+    return False
 
 
 def _ray_starts(script: Script) -> list[Command]:
@@ -25,7 +35,7 @@ def _ray_starts(script: Script) -> list[Command]:
     if "ray" not in script.text:
         return []
     starting = [command for command in script.commands if any(word.text == "start" for word in command.words)]
-    return [command for command in starting if re.search(r"(?:^|\s)ray\s+start\b", " ".join(command.texts[:40]))]
+    return [command for command in starting if re.search(r"(?:^|[\s/])ray\s+start\b", " ".join(command.texts[:40]))]
 
 
 @rule(
@@ -109,7 +119,7 @@ def _with_block(script: Script, command: Command) -> ScriptFix | None:
 )
 def sleep_for_ray(script: Script, context: Context) -> Iterator[Hit]:
     starts = _ray_starts(script)
-    if not starts or _CHECKS_RAY.search(code_of(script)):
+    if not starts or _checks_ray(script):
         return
     for command in script.called("sleep"):
         seconds = number(script, command.texts[1] if len(command.texts) > 1 else None)

@@ -234,12 +234,21 @@ def no_requeue(script: Script, context: Context) -> Iterator[Hit]:
     if trains(script) and not script.has("requeue", "no-requeue"):
         resumes = mentions(script, _RESUMES_SURELY)
         flag = "--requeue" if resumes else "--no-requeue"
+        if _is_preemptible(script) and not resumes:
+            return  # preemptible-unprepared covers it
         yield at_header(
             script,
             "the script does not say whether the job may be requeued",
             next_step=f"add #SBATCH {flag}" + ("" if resumes else ", or --requeue once the program resumes by itself"),
-            fix=add_directive(script, flag, is_safe=False),
+            # --no-requeue is no fix: on a preemptible queue, or after a node failure, the job would be gone.
+            fix=add_directive(script, flag, is_safe=False) if resumes else None,
         )
+
+
+def _is_preemptible(script: Script) -> bool:
+    """Whether the partition or the QOS has the name of one whose jobs are preempted."""
+    names = f"{script.value('partition') or ''} {script.value('qos') or ''}"
+    return re.search(r"preempt|scaveng|spot\b|requeue", names, re.IGNORECASE) is not None
 
 
 @rule(
@@ -304,8 +313,13 @@ def requeue_truncates_log(script: Script, context: Context) -> Iterator[Hit]:
             script,
             "Slurm empties the log when the job is requeued",
             next_step="add #SBATCH --open-mode=append",
-            fix=add_directive(script, "--open-mode=append", is_safe=True),
+            fix=add_directive(script, "--open-mode=append", is_safe=_has_log_of_its_own(script)),
         )
+
+
+def _has_log_of_its_own(script: Script) -> bool:
+    """Whether no other job writes the same log, so that appending only matters to a requeued job."""
+    return all(not script.has(name) or re.search(r"%\d*[jJ]", script.value(name) or "") for name in ("output", "error"))
 
 
 @rule(
@@ -337,7 +351,7 @@ def background_without_wait(script: Script, context: Context) -> Iterator[Hit]:
         last.chain[0] if last.chain else last.command,
         "this runs in the background, and nothing waits for it",
         next_step="end the script with wait",
-        fix=insert_text(len(script.text), f"{lead}wait{script.newline}", title="wait for it", is_safe=True),
+        fix=insert_text(len(script.text), f"{lead}wait{script.newline}", title="wait for it", is_safe=False),
     )
 
 

@@ -43,7 +43,7 @@ def output_overwritten(script: Script, context: Context) -> Iterator[Hit]:
             continue
         if name == "error" and value == script.value("output"):
             continue
-        if re.search(r"%\d*[jJAs]|[$`{]|\d{4}-?\d{2}-?\d{2}|\d{6}", value) or (
+        if re.search(r"%\d*[jJAsbN]|[$`{<]|\d{4}-?\d{2}-?\d{2}|\d{6}|path/to|/path", value) or (
             script.has("array") and not re.search(r"%\d*a", value)
         ):
             continue
@@ -63,6 +63,7 @@ def output_overwritten(script: Script, context: Context) -> Iterator[Hit]:
             next_step=f"add the job id to the name: {mark}",
             fix=replace_text(directive, text, title="write one log per job", is_safe=False) if is_plain else None,
         )
+        return  # the second log has the same mistake
 
 
 @rule(
@@ -329,7 +330,7 @@ def remove_unset_path(script: Script, context: Context) -> Iterator[Hit]:
                 word,
                 f"if {match.group(1)} is not set, this removes {word.text[word.text.index('/') :]}",
                 next_step=f"write ${{{match.group(1)}:?}}, which stops the script in that case",
-                fix=replace_text(word, guarded, title="stop if it is not set", is_safe=True) if is_plain else None,
+                fix=replace_text(word, guarded, title="stop if it is not set", is_safe=False) if is_plain else None,
             )
 
 

@@ -40,7 +40,7 @@ def backslash_space(script: Script, context: Context) -> Iterator[Hit]:
             end_column=match.end(1) + 1,
             message="the command ends here: there is a space after the backslash",
             next_step="remove the space",
-            fix=replace_span(start, end, "", title="remove the space", is_safe=True),
+            fix=replace_span(start, end, "", title="remove the space", is_safe=False),
         )
 
 
@@ -101,7 +101,7 @@ def assignment_with_spaces(script: Script, context: Context) -> Iterator[Hit]:
         third = command.words[2] if len(command.words) == 3 else None
         fix = None
         if third is not None and not command.redirects:
-            fix = replace_span(first.end, third.start, "=", title="remove the spaces", is_safe=True)
+            fix = replace_span(first.end, third.start, "=", title="remove the spaces", is_safe=False)
         message = f"this runs a program called {first.text}"
         advice = f"write {first.text}=... without spaces"
         yield at_span(script, first.start, sign.end, message, next_step=advice, fix=fix)

@@ -1,0 +1,1 @@
+"""Rules about how ranks meet and communicate."""

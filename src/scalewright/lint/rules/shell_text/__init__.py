@@ -1,0 +1,1 @@
+"""Rules about shell text that does not do what it seems to do."""
