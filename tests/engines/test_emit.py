@@ -86,7 +86,6 @@ REFUSED: list[tuple[Framework, str, str, str, str]] = [
     ("megatron", "llama3-8b", "dp=8,gbs=8", "bf16-pure", "precision bf16-pure"),
     ("megatron", "bloom-7b1", "dp=8,gbs=8", "bf16", "alibi positions"),
     ("megatron", "bert-large", "dp=8,gbs=8", "bf16", "model bert-large"),
-    ("megatron", "qwen1.5-moe-a2.7b", "dp=8,gbs=8", "bf16", "a gate on the shared expert"),
     ("megatron", "mixtral-8x7b", "tp=2,dp=4,gbs=8", "bf16", "tp=2,sp=0 with experts"),
     ("megatron", "mixtral-8x7b", "dp=8,ep=8,gbs=8", "fp16", "ep=8 in fp16"),
     ("torchtitan", "gpt3-175b", "dp=8,gbs=8,zero=3", "bf16", "model gpt3-175b"),

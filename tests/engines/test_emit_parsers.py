@@ -29,6 +29,7 @@ TRAINER_ONLY = {
     "seq_length", "max_position_embeddings", "position_embedding_type", "vocab_size", "make_vocab_size_divisible_by",
     "untie_embeddings_and_output_weights", "micro_batch_size", "global_batch_size", "ckpt_format", "use_megatron_fsdp",
     "group_query_attention", "num_query_groups", "swiglu", "disable_bias_linear", "no_gradient_accumulation_fusion",
+    "norm_epsilon", "use_rope_scaling", "rope_scaling_factor",
     "num_experts", "num_virtual_stages_per_pipeline_rank", "fp8_format", "fp4_format", "grad_reduce_in_bf16",
 }  # fmt: skip
 

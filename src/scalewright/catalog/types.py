@@ -31,6 +31,7 @@ from scalewright.catalog.facts import (
     UsdPerS,
     Watts,
 )
+from scalewright.catalog.model_details import ModelDetails
 from scalewright.catalog.network import Fabric as Fabric  # noqa: PLC0414
 from scalewright.catalog.network import Link as Link  # noqa: PLC0414
 from scalewright.catalog.network import NetworkUse, NodeNetwork
@@ -271,6 +272,8 @@ class Model(Entry):
     family: str
     transformer: TransformerShape | None = None
     conv: ConvShape | None = None
+    details: ModelDetails | None = None
+    """What of a transformer is no size; absent: not known."""
     published: PublishedCounts = PublishedCounts()
 
     @model_validator(mode="after")

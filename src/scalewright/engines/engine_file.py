@@ -14,8 +14,8 @@ from scalewright.records.documents import document, to_json
 KIND = "engine-run"
 NAME = "engine/engine.json"
 """Relative to the run directory."""
-SYNTHETIC = "synthetic"
-"""As `data`: random tokens from the seed, so that no data set is needed."""
+PROGRAM_FOLDER = "engine/programs"
+SHARED_PROGRAMS = ("engine_setup", "trainer_parts")
 
 
 def engine_document(engine: str, request: EngineRequest, **more: Any) -> dict[str, Any]:
@@ -55,6 +55,8 @@ def engine_text(engine: str, request: EngineRequest, **more: Any) -> str:
     return to_json(engine_document(engine, request, **more))
 
 
-def program_path(name: str) -> Path:
-    """Full path of a program of `programs/`; the engine's interpreter runs it as a file."""
-    return Path(str(resources.files("scalewright.engines") / "programs" / f"{name}.py"))
+def program_files(name: str) -> dict[str, str]:
+    """A program of `programs/` and the modules that programs share, by their paths in the run directory."""
+    folder = Path(str(resources.files("scalewright.engines") / "programs"))
+    paths = [folder / f"{name}.py", *(path for path in sorted(folder.glob("*.py")) if path.stem in SHARED_PROGRAMS)]
+    return {f"{PROGRAM_FOLDER}/{path.name}": path.read_text(encoding="utf-8") for path in paths}

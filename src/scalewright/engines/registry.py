@@ -8,7 +8,6 @@ from typing import Protocol, cast
 
 from scalewright.engines.info import find_engine
 from scalewright.engines.types import EngineJob, EngineRequest
-from scalewright.workload.layout import Layout
 
 
 class Adapter(Protocol):
@@ -18,8 +17,6 @@ class Adapter(Protocol):
     """Raises NotExpressedError with the sentence for what the engine cannot be told."""
     render: Callable[[EngineRequest], EngineJob]
     """The job of a request that was not refused."""
-    nearby: Callable[[EngineRequest], list[Layout]]
-    """Layouts on the same devices that the engine may be able to express, the nearest first."""
 
 
 def adapter_of(engine: str) -> Adapter:

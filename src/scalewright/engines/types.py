@@ -23,6 +23,8 @@ EngineDevice = Literal["cuda", "cpu"]
 StartedBy = Literal["ranks", "node", "first"]
 """How often a command is started: once for each rank (torchrun or srun give RANK, LOCAL_RANK, WORLD_SIZE,
 MASTER_ADDR and MASTER_PORT), once on each node (NODE_RANK, NUM_NODES), or once."""
+SYNTHETIC = "synthetic"
+"""As `data`: random tokens from the seed, so that no data set is needed."""
 PlaceholderName = Literal["load", "data", "tokenizer", "engine-dir", "engine-python"]
 
 
@@ -54,8 +56,6 @@ class EngineRequest:
     gpus_per_node: int
     num_gpus: int
     mode: TrainingMode = FULL
-    details: ModelDetails | None = None
-    """What of the model is no size: rotary base, norm epsilon, router. None: not known."""
     task: Task = "pretrain"
     device: EngineDevice = "cuda"
     num_steps: int = 0
@@ -98,6 +98,16 @@ class EngineRequest:
     @property
     def shape(self) -> TransformerShape:
         return self.spec.transformer
+
+    @property
+    def details(self) -> ModelDetails | None:
+        """What of the model is no size: rotary base, norm epsilon, router. None: not known."""
+        return self.spec.details
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether random tokens stand for the data, so that neither data nor tokenizer are needed."""
+        return self.data == SYNTHETIC
 
     @property
     def num_nodes(self) -> int:
@@ -168,6 +178,8 @@ class EngineJob:
     variables: Mapping[str, str] = field(default_factory=dict)
     """Environment of every process."""
     checkpoint_dir: Path = Path()
+    saves_on_notice: bool = False
+    """Whether it saves when it gets USR1 and then ends with 0 or 75; else the newest checkpoint is what remains."""
     resume: str = ""
     """How the next attempt goes on, in one sentence; empty: it starts over."""
     placeholders: tuple[Placeholder, ...] = ()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scalewright import __version__, units
+from scalewright.catalog.model_details import ModelDetails
 from scalewright.errors import ConfigError, LayoutError
 from scalewright.planner.answer import Answer, Change, unselected
 from scalewright.planner.critical_batch import BatchVerdict, batch_verdict
@@ -108,6 +109,7 @@ class Plan:
                 "id": self.id,
                 "scalewright": __version__,
                 "request": self.request.resolved(),
+                "model_details": _details(self.request.spec.details),
                 "system": machine.name,
                 "accelerator": machine.accelerator.id,
                 "device_memory_bytes": machine.memory_bytes,
@@ -139,6 +141,11 @@ class Plan:
         """The longest job on so many nodes, and whose rule that is."""
         limit = self.request.time_limit(self.result.space.num_gpus)
         return None if limit is None else {"limit_s": limit[0], "rule": limit[1]}
+
+
+def _details(details: ModelDetails | None) -> dict[str, Any] | None:
+    """What of the model is no size, for engines that train it."""
+    return None if details is None else details.model_dump(mode="json", exclude_defaults=True)
 
 
 def prediction_body(prediction: Answer) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from scalewright.catalog.facts import Source
+from scalewright.catalog.model_details import ModelDetails
 from scalewright.catalog.types import TransformerShape
 from scalewright.errors import ConfigError, DocumentError, UnknownNameError
 from scalewright.records.documents import parse_json, read_text
 from scalewright.records.loader import explain_validation
+from scalewright.workload.hf_details import details_of
 from scalewright.workload.model import ModelSpec
 
 Config = dict[str, Any]
@@ -36,8 +38,13 @@ def from_hf_config(path: Path) -> ModelSpec:
         raise DocumentError(f"{path}: a size of model_type {model_type!r} is not a whole number above zero") from error
     except ValidationError as error:
         raise DocumentError(f"{path}: {explain_validation(error, TransformerShape)}") from error
+    try:
+        details = details_of(config, source)
+    except (TypeError, ValueError) as error:
+        text = explain_validation(error, ModelDetails) if isinstance(error, ValidationError) else str(error)
+        raise DocumentError(f"{path}: {text}") from error
     name = str(config.get("_name_or_path") or path.parent.name or model_type)
-    return ModelSpec(id=f"hf:{name}", name=name, shape=shape)
+    return ModelSpec(id=f"hf:{name}", name=name, shape=shape, details=details)
 
 
 def _head_dim(hidden: int, heads: int) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 
 from scalewright.catalog.facts import Source
+from scalewright.catalog.model_details import ModelDetails
 from scalewright.catalog.types import ConvShape, MlaShape, Model, MoeShape, TransformerShape
 from scalewright.errors import ConfigError, NotExpressedError
 from scalewright.workload.convolutions import resnet_params
@@ -23,6 +24,8 @@ class ModelSpec:
     shape: Shape
     num_training_tokens: float | None = None
     """Tokens of the published pretraining run, where one is catalogued."""
+    details: ModelDetails | None = None
+    """What of a transformer is no size, where it is known; engines need it, predictions do not."""
 
     @property
     def transformer(self) -> TransformerShape:
@@ -66,8 +69,9 @@ def from_catalog(entry: Model) -> ModelSpec:
     assert shape is not None
     tokens = entry.published.training_tokens
     return ModelSpec(
-        id=entry.id, name=entry.name, shape=shape, num_training_tokens=None if tokens is None else tokens.value
-    )
+        id=entry.id, name=entry.name, shape=shape, num_training_tokens=None if tokens is None else tokens.value,
+        details=entry.details,
+    )  # fmt: skip
 
 
 _SHAPE_KEYS = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "seq", "gated")

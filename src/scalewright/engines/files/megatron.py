@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import shlex
 
-from scalewright.catalog.types import MoeShape
+from scalewright.engines.files.megatron_details import (
+    activation_arguments,
+    norm_arguments,
+    rotary_arguments,
+    router_arguments,
+    unknown_details,
+)
 from scalewright.engines.types import Emitted, EngineRequest, refusal
 
 NAME = "Megatron-LM"
-VERSION = "commit 000c4ac2, between core 0.15 and 0.16"
-"""megatron/training/arguments.py as it was read; no wheel carries that parser."""
+VERSION = "core 0.16.1"
+"""Tag core_v0.16.1, whose own parser read the arguments; no wheel carries that parser."""
 FILENAME = "megatron_args.sh"
 ARRAY = "MEGATRON_ARGS"
 VOCAB_MULTIPLE = 128
@@ -45,15 +51,20 @@ SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 """Megatron FSDP's strategies; ZeRO-1 is the distributed optimizer."""
 
 
-def emit(request: EngineRequest) -> Emitted:
-    refuse_what_it_lacks(request)
-    arguments = [
+def layout_arguments(request: EngineRequest) -> Arguments:
+    """Every argument that follows from the model, the layout and the precision."""
+    return [
         *model_arguments(request),
         *parallel_arguments(request),
         *sharding_arguments(request),
         *RECOMPUTE[request.layout.recompute],
         *PRECISIONS[request.recipe.name],
     ]
+
+
+def emit(request: EngineRequest) -> Emitted:
+    refuse_what_it_lacks(request)
+    arguments = [*layout_arguments(request), ("--vocab-size", str(request.shape.vocab))]
     lines = [f"# {line}" for line in [f"{NAME} arguments ({VERSION}); source this file in a bash job script.",
                                       *request.header]]  # fmt: skip
     lines += [*_environment(request), f"{ARRAY}=("]
@@ -97,15 +108,12 @@ def refuse_what_it_lacks(request: EngineRequest) -> None:
         why = "Megatron FSDP is documented for tensor, context and expert parallelism only"
         raise refusal(NAME, f"zero={layout.zero} with pp={layout.pp}", why, "use zero=1, or pp=1")
     if shape.moe is not None:
-        _refuse_experts(request, shape.moe)
+        _refuse_experts(request)
     bias_arguments(request)
 
 
-def _refuse_experts(request: EngineRequest, moe: MoeShape) -> None:
+def _refuse_experts(request: EngineRequest) -> None:
     layout = request.layout
-    if moe.shared_gate:
-        instead = "choose --emit deepspeed or --emit fsdp"
-        raise refusal(NAME, "a gate on the shared expert", "no argument turns one on", instead)
     if int(layout.tp) > 1 and not layout.sp:
         why = "its experts need sequence parallelism beside tensor parallelism"
         raise refusal(NAME, f"tp={layout.tp},sp=0 with experts", why, "set sp=1")
@@ -124,16 +132,16 @@ def model_arguments(request: EngineRequest) -> Arguments:
         ("--seq-length", str(request.seq_len)),
         ("--max-position-embeddings", str(max(shape.num_positions, request.seq_len))),
         ("--position-embedding-type", "rope" if shape.positions == "rotary" else "learned_absolute"),
+        *rotary_arguments(request),
         ("--normalization", "RMSNorm" if shape.norm == "rmsnorm" else "LayerNorm"),
+        *norm_arguments(request),
         *bias_arguments(request),
         # The prediction keeps no dropout masks; Megatron-LM's default of 0.1 would.
         ("--attention-dropout", "0.0"),
         ("--hidden-dropout", "0.0"),
-        ("--vocab-size", str(shape.vocab)),
         ("--make-vocab-size-divisible-by", str(vocab_multiple(request))),
     ]
-    if shape.gated:
-        arguments.append(("--swiglu",))
+    arguments += activation_arguments(request)
     if not shape.tied_embeddings:
         arguments.append(("--untie-embeddings-and-output-weights",))
     if shape.num_mtp_layers:
@@ -194,10 +202,9 @@ def expert_arguments(request: EngineRequest) -> Arguments:
     if moe.num_shared:
         width = moe.num_shared * (moe.shared_ffn or moe.expert_ffn)
         arguments.append(("--moe-shared-expert-intermediate-size", str(width)))
-    if moe.top_k == 1 and not moe.router_bias:
-        arguments.append(("--moe-router-pre-softmax",))  # one score after the softmax would always be 1
-    if moe.router_bias and not shape.ffn_bias:  # beside linear biases the router has one of its own
-        arguments += [("--moe-router-score-function", "sigmoid"), ("--moe-router-enable-expert-bias",)]
+        if moe.shared_gate:
+            arguments.append(("--moe-shared-expert-gate",))
+    arguments += router_arguments(request, moe)
     if request.recipe.name not in ("fp32", "fp16"):
         arguments.append(("--moe-grouped-gemm",))
     return arguments
@@ -256,25 +263,38 @@ def vocab_multiple(request: EngineRequest) -> int:
     return VOCAB_MULTIPLE
 
 
-def _environment(request: EngineRequest) -> list[str]:
+def needs_one_connection(request: EngineRequest) -> bool:
+    """Whether kernels must be queued in order: with tensor or context parallelism, but not with Megatron FSDP."""
     layout = request.layout
-    if layout.zero >= 2:
+    return layout.zero < 2 and (int(layout.tp) > 1 or int(layout.cp) > 1)
+
+
+def _environment(request: EngineRequest) -> list[str]:
+    if request.layout.zero >= 2:
         return ["unset CUDA_DEVICE_MAX_CONNECTIONS  # Megatron FSDP refuses 1"]
-    if int(layout.tp) > 1 or int(layout.cp) > 1:
+    if needs_one_connection(request):
         return ["export CUDA_DEVICE_MAX_CONNECTIONS=1  # asked for with tensor or context parallelism"]
     return []
 
 
 def _notes(request: EngineRequest) -> tuple[str, ...]:
-    shape, layout = request.shape, request.layout
+    layout = request.layout
     notes = [
         "add data, tokenizer, learning rate, length of training and checkpoints: they are not part of a layout",
-        "only sizes are known of the model: rotary base, attention windows and router losses are yours to set",
+        *unknown_details(request),
         f"data parallelism is no argument: {request.num_gpus} processes make dp={layout.dp}, "
         f"{request.num_micro_batches} micro-batches of {layout.mbs}",
     ]
-    step = vocab_multiple(request) * int(layout.tp)
-    padded = -(-shape.vocab // step) * step
-    if padded != shape.vocab:
-        notes.append(f"the vocabulary of {shape.vocab} is padded to {padded}; the prediction has no padding")
-    return tuple(notes)
+    return (*notes, *padding_notes(request))
+
+
+def padded_vocab(request: EngineRequest) -> int:
+    step = vocab_multiple(request) * int(request.layout.tp)
+    return -(-request.shape.vocab // step) * step
+
+
+def padding_notes(request: EngineRequest) -> list[str]:
+    padded, vocab = padded_vocab(request), request.shape.vocab
+    if padded == vocab:
+        return []
+    return [f"the vocabulary of {vocab} is padded to {padded}; the prediction has no padding"]

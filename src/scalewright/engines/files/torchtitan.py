@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
+from typing import Any
 
 from scalewright.catalog.types import TransformerShape
 from scalewright.engines.types import Emitted, EngineRequest, refusal
@@ -43,18 +46,33 @@ PRECISIONS = ("fp32", "bf16", "bf16-pure", "fp8", "mxfp8")
 
 def emit(request: EngineRequest) -> Emitted:
     refuse_what_it_lacks(request)
-    sections: Sections = {
-        "model": model_section(request),
+    known = flavour(request.shape)
+    assert known is not None
+    text = toml_text(request, sections_of(request, known))
+    return Emitted(framework="torchtitan", version=VERSION, filename=FILENAME, text=text, notes=_notes(request))
+
+
+def sections_of(request: EngineRequest, model: tuple[str, str]) -> Sections:
+    """The sections that a layout decides, for a model by name and flavor."""
+    return {
+        "model": model_section(request, model),
         "training": training_section(request),
         "parallelism": parallelism_section(request),
         "activation_checkpoint": checkpoint_section(request),
         **precision_sections(request),
     }
+
+
+def toml_text(request: EngineRequest, sections: Mapping[str, Mapping[str, Any]]) -> str:
     head = [f"# {line}" for line in (f"torchtitan {VERSION} configuration.", *request.header)]
-    blocks = ["\n".join([f"[{name}]", *(f"{key} = {toml(value)}" for key, value in keys.items())])
+    blocks = ["\n".join([f"[{table_name(name)}]", *(f"{key} = {toml(value)}" for key, value in keys.items())])
               for name, keys in sections.items()]  # fmt: skip
-    text = "\n".join(head) + "\n\n" + "\n\n".join(blocks) + "\n"
-    return Emitted(framework="torchtitan", version=VERSION, filename=FILENAME, text=text, notes=_notes(request))
+    return "\n".join(head) + "\n\n" + "\n\n".join(blocks) + "\n"
+
+
+def table_name(name: str) -> str:
+    """A table's name; one that is no bare key is quoted part by part."""
+    return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else json.dumps(part) for part in name.split("."))
 
 
 def flavour(shape: TransformerShape) -> tuple[str, str] | None:
@@ -65,11 +83,17 @@ def flavour(shape: TransformerShape) -> tuple[str, str] | None:
 
 
 def refuse_what_it_lacks(request: EngineRequest) -> None:
-    shape, layout, known = request.shape, request.layout, flavour(request.shape)
+    known = flavour(request.shape)
     if known is None:
         names = ", ".join(" ".join(pair) for pair in FLAVOURS.values())
         why = f"its configuration names one of its own models ({names})"
         raise refusal(NAME, f"model {request.spec.id}", why, "choose --emit megatron, or add the model to torchtitan")
+    refuse_layout(request, known[0])
+
+
+def refuse_layout(request: EngineRequest, family: str) -> None:
+    """What of a layout it cannot be told for a model of this family."""
+    shape, layout = request.shape, request.layout
     if shape.num_mtp_layers:
         raise refusal(NAME, "multi-token prediction", "its models have none", "choose --emit megatron")
     if request.recipe.name not in PRECISIONS:
@@ -86,9 +110,9 @@ def refuse_what_it_lacks(request: EngineRequest) -> None:
     if int(layout.tp) > 1 and not layout.sp:
         why = "its tensor parallelism always splits the sequence between products"
         raise refusal(NAME, f"tp={layout.tp},sp=0", why, "set sp=1")
-    if int(layout.cp) > 1 and known[0] in MODELS_WITHOUT_CONTEXT_PARALLEL:
-        why = f"its {known[0]} attends through FlexAttention, which that release does not split"
-        raise refusal(NAME, f"cp={layout.cp} for {known[0]}", why, "use cp=1, or --emit megatron")
+    if int(layout.cp) > 1 and family in MODELS_WITHOUT_CONTEXT_PARALLEL:
+        why = f"its {family} attends through FlexAttention, which that release does not split"
+        raise refusal(NAME, f"cp={layout.cp} for {family}", why, "use cp=1, or --emit megatron")
     _refuse_sharding(request)
     _refuse_splits(request)
 
@@ -127,10 +151,8 @@ def _refuse_splits(request: EngineRequest) -> None:
         raise refusal(NAME, f"pp={layout.pp},vpp={layout.vpp}", why, "use another pp or vpp, or --emit megatron")
 
 
-def model_section(request: EngineRequest) -> dict[str, Value]:
-    known = flavour(request.shape)
-    assert known is not None
-    section: dict[str, Value] = {"name": known[0], "flavor": known[1]}
+def model_section(request: EngineRequest, model: tuple[str, str]) -> dict[str, Value]:
+    section: dict[str, Value] = {"name": model[0], "flavor": model[1]}
     kind = {"fp8": "float8", "mxfp8": "mx"}.get(request.recipe.name)
     if kind is not None:
         converters = [f"quantize.linear.{kind}"]
@@ -198,7 +220,7 @@ def precision_sections(request: EngineRequest) -> Sections:
     return sections
 
 
-def toml(value: Value) -> str:
+def toml(value: Any) -> str:
     """A TOML value; JSON's strings, numbers, booleans and lists are TOML's."""
     return json.dumps(value)
 

@@ -1,0 +1,96 @@
+"""verl: GRPO with FSDP for training and vLLM for the answers, as overrides of its own configuration."""
+
+from __future__ import annotations
+
+from scalewright.engines.adapters.pieces import missing, refuse_modes, refuse_splits
+from scalewright.engines.engine_file import PROGRAM_FOLDER, program_files
+from scalewright.engines.types import EngineJob, EngineRequest, refusal
+
+NAME = "verl"
+NUM_SAMPLES = 8
+"""Answers to each prompt; `--set actor_rollout_ref.rollout.n=16` changes it."""
+GPU_SHARE_FRAC = 0.5
+"""Share of a device's memory that vLLM may take beside the training state."""
+
+
+def refuse_what_it_lacks(request: EngineRequest) -> None:
+    if request.task != "grpo":
+        raise refusal(NAME, f"task {request.task}", "here it reinforces only", "use --task grpo, or --engine trl")
+    refuse_splits(NAME, request, "cp")
+    refuse_modes(NAME, request, "offload", "lora")
+    layout = request.layout
+    if layout.zero < 2:
+        raise refusal(NAME, f"zero={layout.zero}", "its FSDP shards gradients at least", "use zero=2 or zero=3")
+    if layout.recompute not in ("none", "full"):
+        raise refusal(
+            NAME, f"recompute={layout.recompute}", "it checkpoints whole layers", "use recompute=none or full"
+        )
+    if request.recipe.name != "bf16":
+        raise refusal(NAME, f"precision {request.recipe.name}", "its FSDP trains in bf16", "use --precision bf16")
+    if request.device == "cpu":
+        raise refusal(NAME, "a run on CPUs", "vLLM and FSDP need devices", "use --engine trl")
+    if request.shape.heads % int(layout.cp):
+        raise refusal(NAME, f"cp={layout.cp}", "its sequence parallelism deals heads", "use a divisor of the heads")
+
+
+def overrides(request: EngineRequest) -> dict[str, str]:
+    """Keys of its configuration (ppo_trainer.yaml) with their values, in Hydra's words."""
+    layout, mode, load = request.layout, request.mode, request.load or "MODEL"
+    offload = "true" if mode.is_offload else "false"
+    half = max(request.seq_len // 2, 1)
+    return {
+        "algorithm.adv_estimator": "grpo",
+        "data.train_files": quoted(request.data or "TRAIN.parquet"),
+        "data.val_files": quoted(request.data or "TRAIN.parquet"),
+        "data.train_batch_size": str(layout.gbs),
+        "data.max_prompt_length": str(half),
+        "data.max_response_length": str(request.seq_len - half),
+        "actor_rollout_ref.model.path": quoted(load),
+        "actor_rollout_ref.model.enable_gradient_checkpointing": str(layout.recompute == "full").lower(),
+        "actor_rollout_ref.model.lora_rank": str(mode.lora_rank if mode.is_lora else 0),
+        "actor_rollout_ref.actor.strategy": "fsdp2",
+        "actor_rollout_ref.actor.ppo_mini_batch_size": str(layout.gbs),
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": str(layout.mbs),
+        "actor_rollout_ref.actor.ulysses_sequence_parallel_size": str(layout.cp),
+        "actor_rollout_ref.actor.optim.lr": str(request.optimizer.learning_rate),
+        "actor_rollout_ref.actor.fsdp_config.reshard_after_forward": str(layout.zero == 3).lower(),
+        "actor_rollout_ref.actor.fsdp_config.optimizer_offload": offload,
+        "actor_rollout_ref.actor.use_kl_loss": "true",
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": str(layout.mbs),
+        "actor_rollout_ref.rollout.name": "vllm",
+        "actor_rollout_ref.rollout.n": str(NUM_SAMPLES),
+        "actor_rollout_ref.rollout.tensor_model_parallel_size": "1",
+        "actor_rollout_ref.rollout.gpu_memory_utilization": str(GPU_SHARE_FRAC),
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": str(layout.mbs),
+        "trainer.nnodes": str(request.num_nodes),
+        "trainer.n_gpus_per_node": str(request.num_local_gpus),
+        "trainer.total_training_steps": str(request.num_steps),
+        "trainer.save_freq": str(request.checkpoint_every or -1),
+        "trainer.default_local_dir": quoted(str(request.checkpoint_dir)),
+        "trainer.resume_mode": "auto",
+        "trainer.logger": '["console"]',
+        "trainer.val_before_train": "false",
+        **request.settings,
+    }
+
+
+def quoted(text: str) -> str:
+    """A text as Hydra's grammar quotes it."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def render(request: EngineRequest) -> EngineJob:
+    words = [f"{key}={value}" for key, value in overrides(request).items()]
+    driver = (request.engine_python, "-m", "verl.trainer.main_ppo", *words, *request.extra_args)
+    program = (request.engine_python, str(request.run_dir / PROGRAM_FOLDER / "ray_node.py"), "--", *driver)
+    return EngineJob(
+        engine="verl",
+        files=program_files("ray_node"),
+        command=program,
+        started_by="node",
+        checkpoint_dir=request.checkpoint_dir,
+        resume=f"the next attempt loads the newest checkpoint in {request.checkpoint_dir} (trainer.resume_mode=auto)",
+        placeholders=missing(request, "load", "text"),
+        notes=("prompts and answers get half of the sequence each: change data.max_prompt_length with --set",),
+    )
