@@ -44,6 +44,8 @@ class MlperfReader(LineReader):
         self._samples_counts: set[int] = set()
         self._held: list[tuple[int, bool, Report, Line, float | None]] = []
         """Reports of steps: number, whether it is surely a step, values, line, time."""
+        self._paused = False
+        """Whether an evaluation stood between this report and the one before it."""
 
     def take(self, line: Line) -> Iterator[Item]:
         text = line.text
@@ -69,6 +71,7 @@ class MlperfReader(LineReader):
             self._stats(line, key, value, metadata, at_s)
             line.is_taken = True
         elif key in ("eval_accuracy", "eval_loss", "run_start", "run_stop"):
+            self._paused = True
             yield self._event(line, key, value, metadata, at_s)
 
     def _stats(self, line: Line, key: str, value: Any, metadata: dict[str, Any], at_s: float | None) -> None:
@@ -81,6 +84,11 @@ class MlperfReader(LineReader):
             report.values["samples_per_s"] = rate
         if report:
             step, is_sure = self._step(metadata)
+            if self._paused:
+                report.values["after_pause"] = 1.0
+            if (samples := number(metadata.get("samples_count"))) is not None:
+                report.values["samples_count"] = samples
+            self._paused = False
             self._held.append((step, is_sure, report, line, at_s))
 
     def _step(self, metadata: dict[str, Any]) -> tuple[int, bool]:
@@ -102,6 +110,7 @@ class MlperfReader(LineReader):
             not is_sure and step in self._samples_counts for step, is_sure, *_ in self._held
         )  # fmt: skip
         last: int | None = None
+        before: tuple[float | None, float | None] = (None, None)
         for counted, is_sure, report, line, at_s in self._held:
             step = int(counted / batch) if are_samples and batch and not is_sure else counted
             rate = report.values.get("samples_per_s")
@@ -110,8 +119,23 @@ class MlperfReader(LineReader):
                 if rate and "time_s" not in report.fields:
                     report.fields["time_s"] = batch / rate
             num_steps = step - last if last is not None and step > last else 1
-            last = step
+            samples = report.values.get("samples_count")
+            if last is not None and step > last:
+                self._since(report, num_steps, before, (at_s, samples))
+            before, last = (at_s, samples), step
             yield report.fact(step, line.spot, "mlperf", rank=line.rank, at_s=at_s, num_steps=num_steps)
+
+    def _since(
+        self, report: Report, num_steps: int, before: tuple[float | None, float | None],
+        now: tuple[float | None, float | None],
+    ) -> None:  # fmt: skip
+        """Time and samples of a step from the line before, where nothing but steps lies between."""
+        if "time_s" not in report.fields and before[0] is not None and now[0] is not None:
+            elapsed_s = now[0] - before[0]
+            if elapsed_s > 0 and "after_pause" not in report.values:
+                report.fields["time_s"] = elapsed_s / num_steps
+        if "num_samples" not in report.fields and before[1] is not None and now[1] is not None and now[1] > before[1]:
+            report.fields["num_samples"] = (now[1] - before[1]) / num_steps
 
     def _event(self, line: Line, key: str, value: Any, metadata: dict[str, Any], at_s: float | None) -> Item:
         measured = number(value)

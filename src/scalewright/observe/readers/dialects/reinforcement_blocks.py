@@ -127,7 +127,9 @@ class ArealReader(LineReader):
             yield from self.end()
             self._report, self._line = Report(), line
             self._step, self._last_step = int(head[5]), int(head[6])
-        elif self._report is not None:
+        elif self._report is not None or "timeperf/" in text:
+            if self._report is None:  # a table whose head is cut away: counted
+                self._report, self._line, self._step = Report(), line, self._step + 1
             line.is_taken = True
             for key, text_value in _CELL.findall(text):
                 value = number(text_value)
