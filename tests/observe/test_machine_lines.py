@@ -127,13 +127,15 @@ def test_tcp_between_nodes_is_a_fallback_and_on_one_node_it_is_not() -> None:
         ("MSCCL++: Cannot enable MSCCL++ on gfx90a", "warning", True),
         ('Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!', "warning", True),
         ("NET/IB : Got completion from peer 10.2.2.2<5> with status=12 opcode=0 len=0 vendor err 129 (Recv)",
+         "network_error", False),
+        ("NET/IB : Got completion from peer 10.2.2.2<5> with status=5 opcode=0 len=0 vendor err 249 (Recv)",
          "connection_lost", False),
-        ("Call to ibv_modify_qp failed with error Connection timed out", "connection_lost", False),
+        ("Call to ibv_modify_qp failed with error Connection timed out", "network_error", False),
         ("socketProgress: Connection closed by remote peer n3<3>", "connection_lost", False),
         ("Cuda failure 2 'out of memory'", "device_out_of_memory", False),
         ("Cuda failure 700 'an illegal memory access was encountered'", "device_error", False),
         ("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000", "warning", False),
-        ("Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)", "disk_full", False),
+        ("Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)", "host_out_of_memory", False),
     ],
 )  # fmt: skip
 def test_warnings_of_nccl(message: str, kind: str, is_benign: bool) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from scalewright.observe.cause_words import CAUSE_WORDS
 from scalewright.observe.evidence.facts import Happening
 from scalewright.records.types import ExitCode
 
@@ -45,11 +46,14 @@ _ALL = (
     Cause(id="missing-file", words="a missing file", category="configuration", depth=2),
     Cause(id="unreadable-data", words="data that cannot be read", category="external", depth=2),
     Cause(id="wrong-configuration-key", words="a wrong option", category="configuration", depth=2),
+    Cause(id="wrong-checkpoint", words="a checkpoint of another model or layout", category="configuration", depth=2),
     Cause(id="version-mismatch", words="versions that do not fit together", category="configuration", depth=2),
+    Cause(id="device-not-visible", words="a rank without a device", category="configuration", depth=2),
     Cause(id="double-launch", words="an address already in use", category="configuration", depth=2),
     Cause(id="loss-nan", words="a loss that is not a number", category="code", depth=3),
     Cause(id="rank-failed", words="an error in a rank", category="code", depth=3),
     Cause(id="rank-killed", words="a rank killed by a signal", category="external", depth=4),
+    Cause(id="network-error", words="an error of the network", category="external", depth=4),
     Cause(id="rendezvous-refused", words="ranks that did not find each other", category="topology", depth=5),
     Cause(id="hang", words="a hang", category="code", depth=5),
     Cause(id="stopped-by-signal", words="a request to stop", category="external", depth=5),
@@ -63,73 +67,13 @@ _BY_KIND = {
     "device_error": "device-error", "disk_full": "disk-full", "preempted": "preempted",
     "device_out_of_memory": "device-out-of-memory", "access_denied": "access-denied", "missing_file": "missing-file",
     "bad_configuration": "wrong-configuration-key", "killed": "rank-killed", "time_limit": "time-limit",
-    "cancelled": "cancelled", "stalled": "hang", "collective_timeout": "hang",
+    "cancelled": "cancelled", "stalled": "hang", "collective_timeout": "hang", "network_error": "network-error",
 }  # fmt: skip
 """Kinds that say the cause by themselves."""
 
-_WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (cause, re.compile(pattern, re.IGNORECASE))
-    for cause, pattern in (
-        ("stopped-by-signal", r"^stopped by SIG\w+ after a whole step"),
-        ("ranks-share-device", r"duplicate gpu detected"),
-        ("device-out-of-memory",
-         r"(cuda|hip|xpu|gpu)[^.]{0,40}out of memory|CUDA_ERROR_OUT_OF_MEMORY|torch\.(cuda\.)?OutOfMemoryError"
-         r"|RESOURCE_EXHAUSTED: Out of memory|hipErrorOutOfMemory|CUBLAS_STATUS_ALLOC_FAILED"),
-        ("cgroup-memory-kill", r"oom[-_ ]kill event|memory cgroup out of memory|memcg.*oom|OOMKilled"),
-        ("host-out-of-memory",
-         r"out of memory: kill|\bMemoryError\b|cannot allocate memory|can't allocate memory|std::bad_alloc"
-         r"|does not fit in memory|insufficient shared memory|unable to allocate .* for an array"
-         r"|killed due to .*running low on memory"),
-        ("disk-full", r"no space left on device|\bENOSPC\b|disk quota exceeded|\bEDQUOT\b|errno 28\b|errno 122\b"
-                      r"|file system is full"),
-        ("version-mismatch",
-         r"undefined symbol|driver version is insufficient|version `?(GLIBC|GLIBCXX|CXXABI)_"
-         r"|no kernel image is available|nccl.{0,40}version mismatch|mismatched? nccl version"
-         r"|compiled (with|against|using) .{0,80}(but|while|however)|forward compatibility was attempted"
-         r"|was built for|dtype size changed|detected cuda version .* mismatches|incompatible with .* version"
-         r"|requires .{0,60} but .{0,60}(is|was) (installed|found)|has invalid elf header|invalid device function"),
-        ("access-denied",
-         r"gated repo|GatedRepoError|access to model .* is restricted|40[13] client error|\b40[13]\b.{0,20}forbidden"
-         r"|unauthorized|PermissionError|permission denied|invalid (user ?name|token|credentials)"),
-        ("wrong-configuration-key",
-         r"unrecogni[sz]ed argument|no such option|invalid choice|unexpected keyword argument"
-         r"|extra (inputs are not|fields not) permitted|ConfigAttributeError|ConfigKeyError|is not in struct"
-         r"|could not override|unknown (key|option|argument|field|config)|invalid (key|option)\b"
-         r"|the following arguments are required|missing \d+ required|ConfigError\b|MissingMandatoryValue"
-         r"|unknown (part|parameter|setting)\b|\bdid you mean\b|is not known: choose"),
-        ("unreadable-data",
-         r"input/output error|\bEIO\b|errno 5\b|stale file handle|\bESTALE\b"
-         r"|image (file )?(that )?(is|was) (truncated|cut off)"
-         r"|is not a whole|UnidentifiedImageError|cannot identify image file|broken data stream|BadZipFile"
-         r"|PytorchStreamReader failed|UnpicklingError|invalid load key|HeaderTooLarge|MetadataIncompleteBuffer"
-         r"|ArrowInvalid|mmap length is greater than|checksum (mismatch|does not match)|unexpected end of (file|data)"
-         r"|compressed file ended before|EOFError|CRC check failed"),
-        ("missing-file",
-         r"FileNotFoundError|no such (file|folder|data ?set|checkpoint|model)\b|holds no (whole )?checkpoint"
-         r"|ModuleNotFoundError|command not found"
-         r"|RepositoryNotFoundError|EntryNotFoundError|LocalEntryNotFoundError|404 client error"
-         r"|does not appear to have a file named|can't load (the )?(tokenizer|config|model)"
-         r"|cannot open shared object file|is not a local folder and is not a valid model"
-         r"|(file|path|director\w+|checkpoint|data ?set)[^.]{0,60}(does not exist|not found)"),
-        ("double-launch", r"address already in use|is in use: set MASTER_PORT|\bEADDRINUSE\b"),
-        ("device-error",
-         r"\bxid\b|uncorrectable ecc|fallen off the bus|illegal memory access|unspecified launch failure"
-         r"|device-side assert|misaligned address|memory access fault by gpu|HSA_STATUS_ERROR|ECC error"
-         r"|CUDA error: (unknown error|an illegal|hardware)|hipErrorIllegal|CUDNN_STATUS_EXECUTION_FAILED"
-         r"|nvlink.{0,40}(error|fatal)|gpu is lost|unable to determine the device handle"),
-        ("rendezvous-refused",
-         r"connection refused|\bECONNREFUSED\b|Rendezvous(Timeout|Connection|Closed)\w*Error"
-         r"|client socket has timed out"
-         r"|failed to connect to|could not connect to .{0,60}(master|head|store)|name or service not known"
-         r"|temporary failure in name resolution|no route to host|DistStoreError"
-         r"|timed out (waiting for clients|after .* waiting for clients)"),
-        ("loss-nan", r"loss (is|was|became) (nan|inf)|(nan|inf)\w* (in|for) (local )?(loss|grad)|found nan|nan loss"
-                     r"|FloatingPointError|non-?finite|minimum loss scale|grad(ient)?[ _]norm[^.]{0,40}(nan|inf)\b"),
-    )
-)  # fmt: skip
-
 _ECHO = re.compile(
-    r"nccl communicator was aborted|connection (closed|reset) by (peer|remote)|broken pipe|remote process exited"
+    r"nccl communicator was aborted|NCCL error in:|unhandled (system|cuda) error|ncclInternalError"
+    r"|connection (closed|reset) by (peer|remote)|broken pipe|remote process exited"
     r"|ncclRemoteError|ncclSystemError|socket timeout|peer.{0,30}(closed|disconnect|lost)"
     r"|watchdog caught|DistBackendError|DistNetworkError|heartbeat monitor|ActorDiedError|WorkerCrashedError"
     r"|lost connection|not all ranks|another rank|other ranks?|gloo.{0,200}(closed|reset|timed out|timeout)"
@@ -244,7 +188,7 @@ def _of_words(happening: Happening) -> Meaning:
 
 @lru_cache(maxsize=8192)
 def _cause_in(text: str) -> str:
-    return next((cause for cause, pattern in _WORDS if pattern.search(text)), "")
+    return next((cause for cause, pattern in CAUSE_WORDS if pattern.search(text)), "")
 
 
 _LOUD = {"ranks-share-device", "disk-full", "device-out-of-memory", "cgroup-memory-kill", "version-mismatch"}

@@ -99,6 +99,8 @@ def build_postmortem(evidence: Evidence, *, name: str, context: FindingContext |
 
 
 def _root_cause(evidence: Evidence, timeline: Timeline, top: Explained | None) -> tuple[str, str, str]:
+    if top is not None and top.rule.id == "cause-not-shown":
+        return f"Not enough evidence: {top.seen.message[0].lower()}{top.seen.message[1:]}.", UNKNOWN, ""
     if top is not None:
         cause = CAUSES.get(top.rule.id)
         category = cause.category if cause else _CATEGORY_OF_ROLE.get(top.rule.role, "code")

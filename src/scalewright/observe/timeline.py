@@ -7,6 +7,7 @@ causes what, then corrected time, then the line in a file.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import Literal
 from scalewright.observe.causes import CAUSES, Meaning, meaning_of, signal_name
 from scalewright.observe.clocks import Clocks, compare_clocks
 from scalewright.observe.evidence.evidence import Evidence
-from scalewright.observe.evidence.facts import Happening, HappeningKind, JobFact
+from scalewright.observe.evidence.facts import Happening, HappeningKind, JobFact, Spot
 
 Role = Literal["initiating", "cascading", "teardown"]
 
@@ -25,6 +26,8 @@ TOGETHER_S = 30.0
 """The same cause on several ranks within this time is one event: ranks of one layout run out of memory in one step."""
 SAME_CHARACTERS = 40
 """Errors of two ranks are the same if they begin alike."""
+STEPS_AFTER = 5
+"""Reports of steps after an event that show that it did not end the run: ranks that wait for a lost one make fewer."""
 MOST_OF_A_CAUSE = 16
 """Moments of one cause that are compared with those of others."""
 MOST_ALIKE = 4
@@ -41,11 +44,12 @@ _EXPLAINS = {
     "cancelled": {"rank-killed", "stopped-by-signal"},
     "ranks-share-device": {"rank-failed"},
     "loss-nan": {"rank-failed"},
+    "network-error": {"hang", "rank-killed", "rank-failed"},
     "hang": {"rank-killed", "rank-failed"},
 }
 """Causes that also produce the other's signs, even if those were written first."""
 _OWN_LOG = re.compile(r"/logs/rank-(\d+)\.log$")
-_WAITS = {"hang", "rendezvous-refused"}
+_WAITS = {"hang", "rendezvous-refused", "network-error"}
 """What ranks see that wait for one that failed."""
 _ENDS_ANYTHING = {"time-limit", "cancelled"}
 """What happens to a job that does nothing any more."""
@@ -99,7 +103,10 @@ def build_timeline(evidence: Evidence) -> Timeline:
     ]
     events = _without_repeats(spoken)
     causes = [one for one in events if one.meaning.part == "cause"]
-    first, is_certain = _first_cause(_representatives(causes), clocks)
+    overcome = _overcome(evidence, causes)
+    first, is_certain = _first_cause(
+        _representatives([one for one in causes if id(one) not in overcome] or causes), clocks
+    )
     notes = list(clocks.notes)
     if first is None:
         return Timeline(moments=_ordered(events, None, clocks), notes=tuple(notes))
@@ -110,9 +117,33 @@ def build_timeline(evidence: Evidence) -> Timeline:
     return Timeline(
         moments=_ordered(events, first, clocks),
         is_certain=is_certain,
-        is_survived=_is_survived(evidence, first, clocks),
+        is_survived=_is_survived(evidence, first, clocks) or (id(first) in overcome and not _ends_after(first, spoken)),
         notes=tuple(notes),
     )
+
+
+def _overcome(evidence: Evidence, causes: Sequence[Moment]) -> set[int]:
+    """Identities of events after which the same log goes on with steps: they were handled, or it was started again."""
+    lines: dict[str, list[int]] = {}
+    for one in evidence.steps if causes else ():
+        lines.setdefault(one.spot.file, []).append(one.spot.line)
+    for numbers in lines.values():
+        numbers.sort()
+
+    def num_after(spot: Spot) -> int:
+        numbers = lines.get(spot.file, [])
+        return len(numbers) - bisect_right(numbers, spot.line) if spot.line else 0
+
+    return {id(one) for one in causes if num_after(one.happening.spot) >= STEPS_AFTER}
+
+
+def _ends_after(first: Moment, moments: Sequence[Moment]) -> bool:
+    """Whether the same log shows an end, of whatever kind, after the event and others of its cause."""
+    spot = first.happening.spot
+    return any(
+        one.happening.spot.file == spot.file and one.happening.spot.line > spot.line and one.meaning != first.meaning
+        for one in moments
+    )  # fmt: skip
 
 
 def _with_rank(happening: Happening) -> Happening:
@@ -199,7 +230,7 @@ def _makes_signs_of(one: Moment, other: Moment) -> bool:
     """Whether the cause of `one` alone produces what `other` shows, in whatever order they were written."""
     if other.meaning.cause not in _EXPLAINS.get(one.meaning.cause, ()):
         return False
-    if one.meaning.cause != "hang":
+    if one.meaning.cause not in ("hang", "network-error") or other.meaning.cause == "hang":
         return True
     return other.happening.kind == "exited" or signal_name(other.happening) == "SIGABRT"  # a watchdog aborts its rank
 

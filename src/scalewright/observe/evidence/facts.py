@@ -80,9 +80,10 @@ PARTS = (
 HappeningKind = Literal[
     "started", "configured", "step", "checkpoint_saved", "checkpoint_loaded", "validation",
     "traceback", "device_out_of_memory", "host_out_of_memory", "cgroup_kill", "killed", "signal", "exited",
-    "collective_timeout", "collective_abort", "connection_lost", "transport", "network_fallback", "device_error",
-    "throttled", "nan", "time_limit", "preempted", "node_failed", "cancelled", "requeued", "missing_file",
-    "access_denied", "bad_configuration", "disk_full", "stalled", "warning", "finished",
+    "collective_timeout", "collective_abort", "connection_lost", "network_error", "transport",
+    "network_fallback", "device_error", "throttled", "nan", "time_limit", "preempted", "node_failed",
+    "cancelled", "requeued", "missing_file", "access_denied",
+    "bad_configuration", "disk_full", "stalled", "warning", "finished",
 ]  # fmt: skip
 
 

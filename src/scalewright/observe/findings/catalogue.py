@@ -23,6 +23,7 @@ from scalewright.observe.findings import (  # noqa: F401
 from scalewright.observe.findings.ends import (  # noqa: F401
     inputs,
     loss,
+    network,
     out_of_memory,
     rank_ends,
     scheduler_ends,

@@ -27,9 +27,31 @@ _KINDS: tuple[tuple[str, HappeningKind], ...] = (
     ("unrecognized arguments:", "bad_configuration"),
     ("error: the following arguments are required", "bad_configuration"),
     ("Address already in use", "bad_configuration"),
+    ("Unable to determine the device handle", "device_error"),
+    ("cuInit returned error", "device_error"),
+    ("CUDA unknown error", "device_error"),
+    ("Driver/library version mismatch", "exited"),
+    ("is not in struct", "bad_configuration"),
+    ("Could not override", "bad_configuration"),
+    ("Notify register times out", "collective_timeout"),
+    ("Duplicate GPU detected", "exited"),
+    ("client socket has timed out after", "exited"),
+    ("exceeds the memory usage threshold", "host_out_of_memory"),
+    ("exceeded K8s pod memory limits", "cgroup_kill"),
+    ("OOMKilled", "cgroup_kill"),
+    ("Worker exit type: SYSTEM_ERROR", "killed"),
+    ("Error 802: system not yet initialized", "device_error"),
+    ("Ran out of memory in memory space", "device_out_of_memory"),
+    ("CUDA_ERROR_OUT_OF_MEMORY", "device_out_of_memory"),
+    ("RESOURCE_EXHAUSTED: Out of memory", "device_out_of_memory"),
+    ("double free or corruption", "exited"),
+    ("free(): invalid", "exited"),
+    ("malloc(): ", "exited"),
+    ("Hardware Exception by GPU", "device_error"),
     ("what():  ", "exited"),
 )
 _OF_MEMORY = re.compile(r"what\(\):\s+.*(?:CUDA|HIP) out of memory")
+_REMOTE = re.compile(r"from remote rank \[(\d{1,9})\]")
 _QUOTED = re.compile(r"^\s*(?:[|│>]|File \"|#|\"|'|return |raise |assert |if )")
 MOST_ALIKE = 8
 
@@ -56,6 +78,8 @@ class SystemErrorReader(LineReader):
         if self._alike[words, line.rank] > MOST_ALIKE:
             return ()
         values = memory_values(text) if kind == "device_out_of_memory" else {}
+        if awaited := _REMOTE.search(text):
+            values["missing_ranks"] = awaited[1]
         return (Happening(
             kind=kind, spot=line.spot, message=text[:600], at_s=line.at_s, rank=line.rank, host=line.host,
             values=values,

@@ -23,8 +23,14 @@ TRACEBACK = "Traceback (most recent call last)"
 _CAUSE = "The above exception was the direct cause of the following exception"
 _CONTEXT = "During handling of the above exception, another exception occurred"
 _IGNORED = "Exception ignored in"
-_ALONE = "OutOfMemoryError: "
-"""People cut logs to this line."""
+_ALONE = ("Error: ", "Exception: ", 'Error")')
+"""People cut logs to the line with the exception, and some launchers print no more."""
+_HEADLESS = '", line '
+"""Ray prints frames without the line above them."""
+_BARE = re.compile(
+    r"^(?:\"(?:message|py_callstack)\": \")?(?P<text>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:\(\w+\))?: \S.*)"
+)
+"""Nothing but an exception; torchelastic's error handler quotes it in JSON."""
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>\S.*))?')
 _RICH_FRAME = re.compile(r"^│\s+(?P<file>\S+\.py):(?P<line>\d+) in (?P<name>\S+)")
 _EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*(?:\([\w., ]+\))?)(?::(?:\s(?P<message>.*))?)?$")
@@ -113,7 +119,7 @@ class TracebackReader(LineReader):
     """Reads tracebacks, one for every rank at a time."""
 
     kind: ClassVar[str] = "python traceback"
-    hints: ClassVar[tuple[str, ...]] = (TRACEBACK, _IGNORED, _ALONE)
+    hints: ClassVar[tuple[str, ...]] = (TRACEBACK, _IGNORED, _HEADLESS, *_ALONE)
 
     def __init__(self) -> None:
         self._open: dict[int | str | None, _TracebackRecord] = {}
@@ -136,9 +142,12 @@ class TracebackReader(LineReader):
             yield from self._closed(other)
         if record is None and TRACEBACK in text:
             self._open[key] = self._begun(line, text, is_benign=line.number - self._ignored_at.get(key, -9) <= 1)
-        elif record is None and _ALONE in text and _is_exception(text):
+        elif record is None and (bare := _bare_text(line)):
             self._open[key] = self._begun(line, text, is_benign=False)
-            _name(self._open[key], text, line)
+            _name(self._open[key], bare, line)
+        elif record is None and (frame := _FRAME.match(text)):
+            self._open[key] = self._begun(line, text, is_benign=False)
+            self._open[key].last.places.append((frame["file"], frame["line"], frame["name"] or "?"))
         self.is_open = bool(self._open)
 
     def end(self) -> Iterable[Item]:
@@ -227,6 +236,14 @@ class TracebackReader(LineReader):
             )  # fmt: skip
 
 
+def _bare_text(line: Line) -> str:
+    """The exception that a line consists of, without quotes and levels; empty if there is none."""
+    if not any(hint in line.raw for hint in _ALONE):
+        return ""
+    match = _BARE.match(line.text.strip()) or _BARE.match(line.message.removeprefix("ERROR: ").strip())
+    return match["text"].rstrip('",') if match else ""
+
+
 def memory_values(text: str) -> dict[str, float | str]:
     """Sizes that an allocator names; empty if the text is not about a device without memory."""
     if not _OF_MEMORY.search(text) or not re.search(r"CUDA|HIP|XPU|GPU|cuda|OutOfMemoryError", text):
@@ -280,7 +297,9 @@ def _relation(text: str, record: _TracebackRecord) -> str:
 
 
 def _looks_logged(text: str) -> bool:
-    return bool(re.match(r"\s*(?:\[|\d{4}-\d\d|[EWIF]\d{4} |(?:INFO|WARNING|ERROR|DEBUG)\b|srun:|slurmstepd:)", text))
+    return bool(
+        re.match(r".*%\||\s*(?:\[|\d{4}-\d\d|[EWIF]\d{4} |(?:INFO|WARNING|ERROR|DEBUG)\b|srun:|slurmstepd:)", text)
+    )
 
 
 def _roots(links: list[_Link], *, is_group: bool) -> list[_Link]:

@@ -9,7 +9,8 @@ from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.findings.ends.ending import ending_by, number, quoted, seen_end
 from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
 
-_PATH = re.compile(r"'([^']{2,200})'|\"([^\"]{2,200})\"|(/[\w./@+-]{2,200})")
+_PATH = re.compile(r"(?<!\w)'([^']{2,200})'|\"([^\"]{2,200})\"|(/[\w./@+-]{2,200})")
+_OFFLINE = re.compile(r"couldn't connect|offline mode|max retries exceeded|unreachable", re.IGNORECASE)
 _OPTION = re.compile(r"(--[\w.-]+)|'([\w.-]+)'|\"([\w.-]+)\"|`([\w.-]+)`")
 
 
@@ -56,7 +57,9 @@ def missing_file(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
         yield seen_end(
             ending,
             f"{ending.who} did not find what it needs{ending.when}: {quoted(ending.first)}",
-            f"check that {name or 'it'} exists on the compute nodes and inside of the container",
+            "download it on a login node first, and set HF_HUB_OFFLINE=1: compute nodes often have no internet"
+            if _OFFLINE.search(ending.first.message)
+            else f"check that {name or 'it'} exists on the compute nodes and inside of the container",
             numbers={"path": name} if name else {},
         )
 
@@ -130,6 +133,29 @@ def wrong_configuration_key(evidence: Evidence, _: FindingContext) -> Iterator[S
 
 
 @finding_rule(
+    id="wrong-checkpoint",
+    severity="error",
+    role="ended",
+    title="A checkpoint does not fit the model or the layout",
+    why="The checkpoint has other sizes, other names of parameters, or was split over another number of ranks than the "
+    "run that loads it.",
+    advice="Compare the model's configuration with the one stored beside the checkpoint. Convert sharded checkpoints "
+    "to the new layout with the framework's own tool, or resume with the old layout.",
+    source="PyTorch, Module.load_state_dict; DeepSpeed, universal checkpointing",
+)
+def wrong_checkpoint(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
+    for ending in ending_by(evidence, "wrong-checkpoint"):
+        is_size = "size mismatch" in ending.first.message
+        yield seen_end(
+            ending,
+            f"{ending.who} could not load its checkpoint: {quoted(ending.first)}",
+            "load the checkpoint with the model size that it was saved with"
+            if is_size
+            else "compare the model's configuration and layout with those that the checkpoint was saved with",
+        )
+
+
+@finding_rule(
     id="version-mismatch",
     severity="error",
     role="ended",
@@ -181,6 +207,8 @@ def device_error(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
             f"{ending.who} had a device error{ending.when}: {label}.",
             "run once with CUDA_LAUNCH_BLOCKING=1: this error is of the program, often an index out of range"
             if is_program
+            else "start nvidia-fabricmanager in the version of the driver: GPUs with NVSwitch wait for it"
+            if "system not yet initialized" in first.message
             else f"requeue with --exclude={hosts or 'NODE'}; then {action}",
             numbers={"xid": xid} if xid is not None else {},
         )

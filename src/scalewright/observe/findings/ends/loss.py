@@ -18,6 +18,8 @@ ROUNDING_FRAC = 4 * 2.0**-23
 LEAST_FROZEN = 20
 """Equal losses in a row before a loss counts as frozen: a loss printed with four digits repeats by chance now and
 then, twenty times in a row it does not."""
+LEAST_LOST = 3
+"""Gradient norms in a row, up to the last report, that are not a number: loss scaling skips single steps."""
 LEAST_STEPS = 30
 """Steps with a loss before its course is judged."""
 WINDOW = 20
@@ -88,6 +90,17 @@ def loss_nan(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
             "resume from the last checkpoint with a lower learning rate or gradient clipping; use BF16 instead of FP16",
         )
         return
+    lost = _trailing_without_norm(evidence)
+    if len(lost) >= LEAST_LOST:
+        yield Seen(
+            message=f"The gradient norm is not a number from step {lost[0].step} to the last report, so that "
+            "nothing is learned any more",
+            spots=tuple(one.spot for one in lost[:2]), certainty="certain", score=0.95,
+            next_step=f"resume from a checkpoint before step {lost[0].step}; use BF16 instead of FP16, or a lower "
+            "learning rate",
+            numbers={"first_step": float(lost[0].step), "num_steps": float(len(lost))},
+        )  # fmt: skip
+        return
     counted = [one for one in evidence.steps if one.values.get("number of nan iterations", 0.0) > 0]
     noted = evidence.of_kind("nan")
     if counted or noted:
@@ -96,6 +109,21 @@ def loss_nan(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
             message=f"{len(counted) or len(noted)} reports of values that are not a number", spots=spots,
             next_step="look at the gradient norm before these steps, and clip it", score=0.5, severity="warning",
         )  # fmt: skip
+
+
+def _trailing_without_norm(evidence: Evidence) -> list[StepFact]:
+    """The last reports of the first rank that has gradient norms, as far as none is a number."""
+    series = step_series(evidence)
+    for rank in series.ranks:
+        steps = [one for one in series.by_rank[rank] if one.grad_norm is not None]
+        if steps:
+            lost = []
+            for one in reversed(steps):
+                if one.grad_norm is not None and math.isfinite(one.grad_norm):
+                    break
+                lost.append(one)
+            return lost[::-1]
+    return []
 
 
 def _course_before(before: Sequence[StepFact]) -> str:

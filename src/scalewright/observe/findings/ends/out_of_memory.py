@@ -121,7 +121,7 @@ def cgroup_memory_kill(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
         target = f"--mem={_whole_gib(max(limit_bytes, peak_bytes or 0.0) * 1.5)}G" if limit_bytes else "a larger --mem"
         yield seen_end(
             ending,
-            f"The kernel killed a process because the job reached its memory limit{words}{ending.when}.",
+            f"The kernel killed {ending.who.lower()} because the job reached its memory limit{words}{ending.when}.",
             f"request {target}, or use fewer loader workers",
             numbers={"limit_bytes": limit_bytes} if limit_bytes else {},
         )

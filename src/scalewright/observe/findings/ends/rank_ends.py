@@ -11,6 +11,7 @@ from scalewright import units
 from scalewright.observe.causes import signal_name
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.findings.ends.ending import Ending, ending_by, number, quoted, ranks_words, seen_end
+from scalewright.observe.findings.ends.known_errors import known_advice
 from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
 from scalewright.observe.hang import Stall, stalls
 from scalewright.observe.timeline import build_timeline
@@ -30,7 +31,9 @@ _SIGNALS = {
 }  # fmt: skip
 
 
-_NO_STEP = re.compile(r"no step for ([\d.]+) s\b")
+_NO_STEP = re.compile(r"no step for ([\d.]+) s\b|[Tt]imed? ?out.{0,80}?(?:after|waiting) (\d+) ?ms")
+_AWAITED = re.compile(r"retrei?i?e?ving ncclUniqueId from \[(\d+)\]|ncclUniqueId from \[(\d+)\]")
+"""A rank that waits for another one's first message names it."""
 """How our own watchdog says it."""
 
 
@@ -50,7 +53,8 @@ def rank_failed(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
         yield seen_end(
             ending,
             f"{ending.who} failed first{ending.when}: {quoted(first)}",
-            f"open {first.spot.file}{f' at line {first.spot.line}' if first.spot.line else ''} and fix this error",
+            known_advice(first.message)
+            or f"open {first.spot.file}{f' at line {first.spot.line}' if first.spot.line else ''} and fix this error",
         )
 
 
@@ -65,7 +69,13 @@ def rank_failed(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
 )
 def rank_killed(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "rank-killed"):
-        name = signal_name(ending.first) or "a signal"
+        name = signal_name(ending.first)
+        if not name:
+            yield seen_end(
+                ending, f"{ending.who} died without a word{ending.when}: {quoted(ending.first, most=120)}",
+                "look for the OOM killer in `dmesg` of its node and in the launcher's log, and watch host memory",
+            )  # fmt: skip
+            continue
         meaning, advice = _SIGNALS.get(name, ("no cause is known", "ask who sent it"))
         yield seen_end(
             ending, f"{ending.who} was ended by {name}{ending.when} ({meaning})", advice, numbers={"signal": name}
@@ -140,6 +150,8 @@ def _named_ranks(ending: Ending) -> set[int]:
     for one in ending.timeline.moments:
         missing = str(one.happening.values.get("missing_ranks", ""))
         named |= {int(part) for part in missing.split(",") if part.isdigit()}
+        if awaited := _AWAITED.search(one.happening.message):
+            named.add(int(awaited[1] or awaited[2]))
         if "didn't join" in one.happening.message and one.happening.rank is not None:
             named.add(one.happening.rank)
     return named
@@ -165,7 +177,7 @@ def _operation(ending: Ending) -> str:
 def _since(ending: Ending) -> str:
     waited_s = number(ending.first, "waited_s", "ran_s", "timeout_s")
     if waited_s is None and (match := _NO_STEP.search(ending.first.message)):
-        waited_s = float(match.group(1))
+        waited_s = float(match[1]) if match[1] else float(match[2]) * units.MILLI
     return "" if waited_s is None else f" for {units.format(waited_s, units.SECONDS)}"
 
 

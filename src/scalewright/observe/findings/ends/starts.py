@@ -51,6 +51,30 @@ def ranks_share_device(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
 
 
 @finding_rule(
+    id="device-not-visible",
+    severity="error",
+    role="ended",
+    title="A rank found no device of its own",
+    why="The job has no GPU, fewer GPUs than ranks on a node, or CUDA_VISIBLE_DEVICES hides them. A rank that asks for "
+    "device LOCAL_RANK then asks for one that is not there. A driver that is not loaded looks the same.",
+    advice="Request the GPUs (--gpus-per-node or --gres), start one rank per GPU, and print nvidia-smi -L in the job. "
+    "With --gpus-per-task=1 every task sees one device, number 0.",
+    source=CHEAT_SHEET,
+)
+def device_not_visible(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
+    for ending in ending_by(evidence, "device-not-visible"):
+        is_ordinal = "ordinal" in ending.first.message
+        yield seen_end(
+            ending,
+            f"{ending.who} found no device of its own: {quoted(ending.first)}",
+            "start as many ranks as the node shows GPUs (nvidia-smi -L in the job), or use device 0 where each task "
+            "sees one"
+            if is_ordinal
+            else "request GPUs (--gpus-per-node), check CUDA_VISIBLE_DEVICES, and run nvidia-smi -L in the job",
+        )
+
+
+@finding_rule(
     id="double-launch",
     severity="error",
     role="ended",

@@ -66,7 +66,9 @@ class NcclLogReader(LineReader):
     """Connections are counted, and given as one fact for each way of transport."""
 
     kind: ClassVar[str] = "nccl log"
-    hints: ClassVar[tuple[str, ...]] = ("NCCL INFO", "NCCL WARN", "NCCL version", "RCCL version", "NCCL ERROR")
+    hints: ClassVar[tuple[str, ...]] = (
+        "NCCL INFO", "NCCL WARN", "NCCL version", "RCCL version", "NCCL ERROR", " WARN Call to", " WARN Connect",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._ways: dict[tuple[bool, str, bool], _Way] = {}
@@ -132,7 +134,7 @@ class NcclLogReader(LineReader):
             )
 
     def _warning(self, line: Line, process: re.Match[str] | None, host: str, rest: str) -> Iterator[Item]:
-        _, _, message = rest.partition("NCCL WARN ")
+        _, _, message = rest.partition("WARN ")
         message = (message or rest).strip()
         kind, is_benign, values = warning_kind(message)
         key = f"{host}:{process['pid'] if process else line.rank}:{re.sub(r'[0-9a-fx]+', '#', message)[:80]}"

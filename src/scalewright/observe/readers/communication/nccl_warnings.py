@@ -21,14 +21,16 @@ _KINDS_BY_WORDS: tuple[tuple[str, HappeningKind], ...] = (
         r"(?:Cuda|CUDA|HIP) (?:failure|error)[^']*'?out of memory|Failed to (?:CUDA|HIP) (?:c|m)alloc",
         "device_out_of_memory",
     ),
-    (r"Error while creating shared memory|No space left on device", "disk_full"),
+    (r"creating shared memory segment|failed to extend /dev/shm|attaching to shared memory", "host_out_of_memory"),
+    (r"No space left on device", "disk_full"),
     (
         r"unhandled cuda error|(?:Cuda|CUDA|HIP) (?:failure|error)|uncorrectable|Xid|NVLink.*(?:error|fatal)",
         "device_error",
     ),
     (
-        r"Got completion (?:from|with)|Got async event|ibv_\w+ failed|local catastrophic|vendor err|transport retry",
-        "connection_lost",
+        r"Got completion (?:from|with)|async event.*(?:error|fatal)|ibv_\w+ failed|local catastrophic|transport retry"
+        r"|NET/\w+.*(?:completed with error|[Uu]nable to register memory|new endpoint.*failed)",
+        "network_error",
     ),
     (
         r"Connection (?:closed|reset|refused|timed out)|[Bb]roken pipe|[Ss]ocket\w*.*(?:fail|closed|error|timed out)",
@@ -44,9 +46,10 @@ _KINDS_BY_WORDS: tuple[tuple[str, HappeningKind], ...] = (
     (r"no socket interface found|Invalid (?:config|argument|value|usage)|invalid usage", "bad_configuration"),
 )
 _KINDS = [(re.compile(pattern), kind) for pattern, kind in _KINDS_BY_WORDS]
-_STATUS = re.compile(r"status=(\d{1,15})|status (\d{1,15})")
+_STATUS = re.compile(r"(?:status[= ]|with error )(\d{1,15})")
 _PEER = re.compile(r"(?:peer|to|from) ([\w.:-]+)<\d+>")
 STATUS_WORDS = {
+    4: "local protection error: memory that was not registered, often with GPUDirect RDMA",
     5: "work request flushed: an earlier operation on this connection failed",
     9: "remote invalid request",
     10: "remote access error",
@@ -57,15 +60,21 @@ STATUS_WORDS = {
 """Status of a work completion (libibverbs, enum ibv_wc_status)."""
 
 
+FLUSHED = 5
+"""This status only follows from another error."""
+
+
 def warning_kind(message: str) -> tuple[HappeningKind, bool, dict[str, float | str]]:
     """Kind, whether it is harmless, and the numbers in it."""
     values: dict[str, float | str] = {}
     if peer := _PEER.search(message):
         values["peer"] = peer[1]
     if (status := _STATUS.search(message)) and "ompletion" in message:
-        number = int(status[1] or status[2])
+        number = int(status[1])
         values["status"] = float(number)
         values["meaning"] = STATUS_WORDS.get(number, "")
+        if number == FLUSHED:
+            return "connection_lost", False, values
     if _BENIGN.search(message):
         return "warning", True, values
     for pattern, kind in _KINDS:

@@ -49,15 +49,31 @@ class WatchdogReader(LineReader):
 
     def __init__(self) -> None:
         self._seen: set[tuple[object, ...]] = set()
+        self._held: tuple[Line, str] | None = None
 
     def take(self, line: Line) -> Iterable[Item]:
-        text = line.message
-        who = _WHO.search(line.raw)
+        if self._held is not None:
+            (begun, start), self._held, self.is_open = self._held, None, False
+            if _WHO.search(line.raw) is None:
+                return self._of(begun, start + line.text)
+            return (*self._of(begun, start), *self.take(line))
+        if _is_wrapped(line.raw):
+            self._held, self.is_open = (line, line.raw), True
+            return ()
+        return self._of(line, line.raw)
+
+    def end(self) -> Iterable[Item]:
+        held, self._held = self._held, None
+        return () if held is None else self._of(*held)
+
+    def _of(self, line: Line, raw: str) -> Iterable[Item]:
+        text = line.message if raw is line.raw else line.prefix.message(raw)
+        who = _WHO.search(raw)
         rank = int(who["rank"]) if who else line.rank
         values: dict[str, float | str] = {}
         if who and (who["group"] or who["guid"]):
             values["group"] = (who["guid"] or who["group"]).replace("PG GUID ", "").strip()
-        kind = self._kind(line, values)
+        kind = _kind(raw, text, values)
         if kind is None:
             return ()
         if (match := _DESYNC.match(text)) and kind == "stalled":
@@ -71,33 +87,40 @@ class WatchdogReader(LineReader):
             kind=kind, spot=line.spot, message=text[:800], at_s=line.at_s, rank=rank, host=line.host, values=values,
         ),)  # fmt: skip
 
-    def _kind(self, line: Line, values: dict[str, float | str]) -> HappeningKind | None:
-        """What the line is; its numbers go into `values`."""
-        text = line.raw
-        for name, pattern in _LAST.items():
-            if match := pattern.search(text):
-                values[name] = float(match[1])
-        if "ollective operation timeout" in text and (work := _WORK.search(text)):
-            values.update(_work_values(work))
-            return "collective_timeout"
-        if barrier := _BARRIER.search(text):
-            values["missing_ranks"] = ",".join(re.findall(r"\d+", barrier["ranks"]))
-            values["timeout_s"] = float(barrier["ms"]) * units.MILLI
-            values["collective"] = "barrier"
-            return "collective_timeout"
-        if "Detected mismatch between collectives" in text:
-            values["mismatch"] = "yes"
-            return "collective_abort"
-        if stuck := _STUCK.search(text):
-            values.update({"waited_s": float(stuck[1])} if stuck[1] else {})
-            return "stalled"
-        if _DESYNC.match(line.message):
-            return "stalled" if "but didn't join" in text else "collective_abort"
-        if "due to a collective timeout" in text or "Timeout at NCCL work" in text:
-            return "collective_timeout" if "sequence" in values else "collective_abort"
-        if "last_enqueued" in values or "taking the entire process down" in text:
-            return "collective_abort"
-        return _kind_of_exception(text)
+
+def _is_wrapped(raw: str) -> bool:
+    """Whether a terminal or a pager broke the line: the rest stands in the next one."""
+    if "caught collective operation timeout" in raw:
+        return "milliseconds" not in raw
+    return raw.rstrip().endswith(("timeout) detected", "timeout) detected by watchdog at"))
+
+
+def _kind(text: str, message: str, values: dict[str, float | str]) -> HappeningKind | None:
+    """What the line is; its numbers go into `values`."""
+    for name, pattern in _LAST.items():
+        if match := pattern.search(text):
+            values[name] = float(match[1])
+    if "ollective operation timeout" in text and (work := _WORK.search(text)):
+        values.update(_work_values(work))
+        return "collective_timeout"
+    if barrier := _BARRIER.search(text):
+        values["missing_ranks"] = ",".join(re.findall(r"\d+", barrier["ranks"]))
+        values["timeout_s"] = float(barrier["ms"]) * units.MILLI
+        values["collective"] = "barrier"
+        return "collective_timeout"
+    if "Detected mismatch between collectives" in text:
+        values["mismatch"] = "yes"
+        return "collective_abort"
+    if stuck := _STUCK.search(text):
+        values.update({"waited_s": float(stuck[1])} if stuck[1] else {})
+        return "stalled"
+    if _DESYNC.match(message):
+        return "stalled" if "but didn't join" in text else "collective_abort"
+    if "due to a collective timeout" in text or "Timeout at NCCL work" in text:
+        return "collective_timeout" if "sequence" in values else "collective_abort"
+    if "last_enqueued" in values or "taking the entire process down" in text:
+        return "collective_abort"
+    return _kind_of_exception(text)
 
 
 def _kind_of_exception(text: str) -> HappeningKind | None:
