@@ -44,6 +44,8 @@ def cases() -> dict[str, tuple[Site, JobRequest]]:
                                                max_running=20), command=("python", "train.py", "{item}"))  # fmt: skip
     add("perlmutter-shifter", "perlmutter", container=Container(image="nersc/pytorch:25.02.01"))
     add("perlmutter-tcp", "perlmutter", transport="tcp", constraint="gpu&hbm80g", switches="1@06:00:00")
+    add("lumi-ray", "lumi", ray=True, venv="/project/env")
+    add("generic-ray", "generic", ray=True, num_nodes=1)
     add("generic-pyxis", "generic", container=Container(image="/project/images/torch.sqsh", runtime="pyxis"))
     add("marenostrum5-ipoib", "marenostrum5", transport="ipoib", launcher="srun", reservation="maint")
     add("leonardo-mig", "leonardo", mig="1g.10gb", gpus_per_node=2, num_nodes=1, launcher="srun", requeue=False)

@@ -326,6 +326,7 @@ FLAGS: dict[tuple[str, ...], list[str]] = {
         "--notice",
         "--partition",
         "--qos",
+        "--ray",
         "--reservation",
         "--run-dir",
         "--runtime",

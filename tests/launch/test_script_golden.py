@@ -10,6 +10,10 @@ import pytest
 
 from scalewright.launch.script.render import render
 from scalewright.launch.script.request import ArrayTasks, Container
+from scalewright.lint.engine import Linter
+from scalewright.lint.rule import Context
+from scalewright.lint.script_file import read_script
+from scalewright.lint.settings import LintSettings
 from script_cases import GOLDEN, SITES, cases, request_for, stored_text
 
 CASES = cases()
@@ -30,6 +34,7 @@ def variants(site: str) -> dict[str, dict[str, object]]:
     software = {"venv": "/v e/x", "modules": ("PyTorch/2.9",), "variables": {"A": "it's $(x) \\"}, "requeue": False}
     changes_of: dict[str, dict[str, object]] = {
         "srun": {"launcher": "srun", "array": tasks, "copied_paths": ("/data/a b", "/data/c")},
+        "ray": {"ray": True, "venv": "/v e/x", "copied_paths": ("/data/a b",)},
         "torchrun": {"launcher": "torchrun", "transport": "tcp", **software},
     }
     for runtime in SITES[site].runtimes:
@@ -55,6 +60,15 @@ def written_variants(folder: Path) -> list[Path]:
             path.write_text(render(request_for(SITES[name], num_nodes=1, **changes), SITES[name]).text)
             paths.append(path)
     return paths
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.endswith("-ray")])
+def test_our_linter_finds_nothing_to_change_in_a_ray_job(name: str) -> None:
+    site, _ = CASES[name]
+    linter = Linter(settings=LintSettings(), context=Context(site=site))
+    path = GOLDEN / f"{name}.sbatch"
+    findings = linter.lint(read_script(path.read_text(), str(path), {}, path.parent))
+    assert [finding.rule for finding in findings if finding.severity != "info"] == []
 
 
 def test_every_variant_is_clean_for_bash(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ Directives = Annotated[list[str] | None, typer.Option("--directive", metavar="NA
 Notice = Annotated[str, typer.Option(help="How long before the time limit the ranks save, such as 5 min.")]
 NoRequeue = Annotated[bool, typer.Option("--no-requeue", help="Do not requeue the job at its time limit.")]
 LimitHours = Annotated[float | None, typer.Option(help="Refuse a job that may use more.", min=0.0, show_default=False)]
+OnRay = Annotated[bool, typer.Option("--ray", help="Start Ray on all nodes, and the command once, beside its head.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the script; submit and write nothing.")]
 
 
@@ -69,6 +70,7 @@ def run(
     mig: Mig = "",
     name: JobName = "",
     launcher: LauncherName = "auto",
+    ray: OnRay = False,
     transport: TransportName = "auto",
     container: ImageName = "",
     runtime: RuntimeName = "auto",
@@ -101,9 +103,11 @@ def run(
         "venv": "" if venv is None else str(venv.resolve()),
         "copied_paths": tuple(str(p.resolve()) for p in copy or ()),
         "variables": _pairs("--env", env), "directives": _pairs("--directive", directive), "requeue": not no_requeue,
-        "notice_s": _seconds(notice), "num_spares": spares,
+        "notice_s": _seconds(notice), "num_spares": spares, "ray": ray,
     }  # fmt: skip
     work = read_work(tuple(words or ()), _choice("--device", device, ("auto", "cpu", "cuda")))  # type: ignore[arg-type]
+    if work.planned is not None and ray:
+        raise ConfigError("a plan starts its own ranks: leave out --ray, or give a program of Ray after --")
     if work.planned is not None and array is not None:
         raise ConfigError("a plan is one job: leave out --array, or give a command after --")
     profile = site_named(site, catalog)

@@ -10,6 +10,8 @@ from scalewright.launch.script import parts
 from scalewright.launch.script.containers import InImage, in_image
 from scalewright.launch.script.preflight import EXCLUDE
 from scalewright.launch.script.quoting import comment, directive, expanded, quote
+from scalewright.launch.script.ray import CLEAN as RAY_CLEAN
+from scalewright.launch.script.ray import ray_functions, ray_steps
 from scalewright.launch.script.request import MAX_REQUEUES, JobRequest, JobScript
 from scalewright.launch.script.resolved_job import ResolvedJob, resolve_job
 from scalewright.launch.script.steps import GPU_FLAGS, filled, srun_flags, steps
@@ -51,7 +53,8 @@ def render(request: JobRequest, site: Site) -> JobScript:
         _comments(job, notes, num_warnings=len(warnings)),
         f"{_LINT}\nset -euo pipefail\n{_constants(job)}",
         parts.SIGNALS,
-        parts.END.replace("@CLEAN@\n", parts.COPY_CLEAN + "\n" if request.copied_paths else ""),
+        ray_functions() if request.ray else "",
+        parts.END.replace("@CLEAN@\n", _clean(request)),
         _requeue(request),
         _start(job),
         _software(job),
@@ -62,12 +65,20 @@ def render(request: JobRequest, site: Site) -> JobScript:
         parts.PROVENANCE,
         on_rank,
         parts.CATCHES_USR1,
-        parts.ON_NODE if job.launcher == "torchrun" else "",
+        parts.ON_NODE if job.launcher == "torchrun" and not request.ray else "",
         parts.SHIELD,
-        steps(job, image, on_rank),
+        ray_steps(job, on_rank, first_port=FIRST_PORT, num_ports=NUM_PORTS)
+        if request.ray
+        else steps(job, image, on_rank),
     )
     text = "\n\n".join(filter(None, [section.strip("\n") for section in sections]))
     return JobScript(text=text + "\n", notes=notes, num_warnings=len(warnings))
+
+
+def _clean(request: JobRequest) -> str:
+    """Lines that every end of the job runs."""
+    lines = [RAY_CLEAN] if request.ray else []
+    return "".join(f"{line}\n" for line in [*lines, *([parts.COPY_CLEAN] if request.copied_paths else [])])
 
 
 def _shebang(site: Site) -> str:
@@ -124,6 +135,8 @@ def _header_flags(job: ResolvedJob, image: InImage) -> Iterator[str]:
         fixed.append(f"--array=0-{request.array.num_items - 1}%{request.array.max_running}")
     fixed.append(f"--signal=B:USR1@{job.notice_s}")
     fixed.append("--requeue" if request.requeue else "--no-requeue")
+    if request.ray:
+        fixed.append("--no-kill")  # a lost worker does not end the job
     fixed += ["--open-mode=append", "--kill-on-invalid-dep=yes", f"--chdir={request.work_dir}"]
     fixed.append(f"--output={request.run_dir}/logs/slurm-{'%A_%a' if request.array else '%j'}.out")
     yield from fixed

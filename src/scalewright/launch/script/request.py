@@ -20,7 +20,8 @@ OWN_NAMES = frozenset({
     "run_dir", "attempt", "grace_s", "hold_s", "exit_requeue", "max_requeues", "step", "watcher", "interrupted",
     "noticed", "cancelled", "ended", "reason", "manifest", "lines", "item", "hosts", "image", "per_node", "copy_dir",
     "copied", "command", "torchrun", "step_flags", "status", "checked", "bad_nodes", "node_list",
-    "excluded",
+    "excluded", "ray_dir", "ray_ip", "ray_port", "ray_workers", "ray_head_step", "ray_wait", "token_file",
+    "head_flags", "worker_flags", "driver_flags", "pid", "tries",
     "UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "IFS",
 })  # fmt: skip
 """Variables that the script uses, and those that bash does not allow to set."""
@@ -114,6 +115,8 @@ class JobRequest:
     """The command reads its rank from Slurm's variables and needs no RANK."""
     checks_nodes: bool = False
     """Run the pre-flight check in every task of an array too. Single jobs always run it."""
+    ray: bool = False
+    """Start Ray on all nodes, and run the command once, beside its head."""
     notes: tuple[str, ...] = ()
     """Notes to the user about this request. The script has them as comments."""
 
@@ -137,8 +140,19 @@ class JobRequest:
                 f"--notice {self.notice_s} s does not fit into a job of {format_walltime(self.walltime_s)}: give 10 s "
                 f"or more, less than the job and less than {LONGEST_NOTICE_S} s"
             )
+        if self.ray:
+            self._check_ray()
         self._check_names()
         self._check_paths()
+
+    def _check_ray(self) -> None:
+        """Refuse what the steps of a Ray job do not have."""
+        for flag, is_given in (
+            ("--array", self.array is not None), ("--spares", self.num_spares > 0), ("--mig", bool(self.mig)),
+            ("--container", self.container is not None), ("--launcher", self.launcher != "auto"),
+        ):  # fmt: skip
+            if is_given:
+                raise ConfigError(f"{flag} does not work with --ray, which starts one Ray on all nodes: leave it out")
 
     @property
     def all_nodes(self) -> int:

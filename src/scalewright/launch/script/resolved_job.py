@@ -64,6 +64,8 @@ def resolve_job(request: JobRequest, site: Site) -> ResolvedJob:
     notes: list[str] = []
     gpus = _gpus(request, site)
     launcher: Launcher = site.launcher if request.launcher == "auto" else request.launcher
+    if request.ray:
+        launcher = "torchrun"  # its layout has one task a node, with all CPUs and GPUs
     layout = site.layouts[launcher]
     account = _account(request, site, notes)
     partition, qos, constraint = _selection(request, site, account, notes)

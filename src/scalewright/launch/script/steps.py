@@ -14,8 +14,8 @@ from scalewright.launch.script.resolved_job import ResolvedJob
 
 GPU_FLAGS = ("--gpus", "--gpus-per-node", "--gpus-per-task", "--gres", "--gpu-bind")
 _PYTHON = re.compile(r"^(?:.*/)?python[0-9.]*$")
-_CALL = 'bash -c "$(declare -f NAME); NAME \\"\\$@\\"" NAME'
-_CALL_ASKING = _CALL.replace("declare -f NAME", "declare -f catches_usr1 NAME")
+CALL = 'bash -c "$(declare -f NAME); NAME \\"\\$@\\"" NAME'
+CALL_ASKING = CALL.replace("declare -f NAME", "declare -f catches_usr1 NAME")
 
 
 def filled(flag: str, job: ResolvedJob, num_nodes: int) -> str:
@@ -56,19 +56,19 @@ def srun_flags(job: ResolvedJob, num_nodes: int) -> list[str]:
 def steps(job: ResolvedJob, image: InImage, on_rank: str) -> str:
     """The command, the pre-flight check on all nodes, and the run on as many nodes as it needs."""
     request = job.request
-    outer = [_CALL.replace("NAME", "on_rank")] if on_rank else []
+    outer = [CALL.replace("NAME", "on_rank")] if on_rank else []
     outer += [" ".join(image.words)] if image.words else []
     if job.launcher == "torchrun":
-        outer += [_CALL_ASKING.replace("NAME", "on_node"), '"${torchrun[@]}"']
-    sections = [f"command=({' '.join(_command_words(job))})\n" + _step_arrays(job, image, request.all_nodes)]
+        outer += [CALL_ASKING.replace("NAME", "on_node"), '"${torchrun[@]}"']
+    sections = [f"command=({' '.join(command_words(job))})\n" + _step_arrays(job, image, request.all_nodes)]
     # Array tasks and MIG slices do not communicate, unless the request says so (`checks_nodes`).
     is_independent = request.mig or (request.array is not None and not request.checks_nodes)
     if not is_independent:
-        sections.append(preflight_step(outer, _python(job), num_spares=request.num_spares))
+        sections.append(preflight_step(outer, python_of(job), num_spares=request.num_spares))
     if request.num_spares:
         again = _step_arrays(job, image, request.num_nodes, more=('--nodelist="$node_list"',))
         sections.append(take_good_nodes(request.num_nodes, parts.RENDEZVOUS[job.site.rendezvous], again))
-    words = [*outer, _CALL_ASKING.replace("NAME", "shield") + ' "$hold_s" "$exit_requeue"', '"${command[@]}"']
+    words = [*outer, CALL_ASKING.replace("NAME", "shield") + ' "$hold_s" "$exit_requeue"', '"${command[@]}"']
     run = " \\\n    ".join(['run_step "${step_flags[@]}"', *words])
     lost = ""
     if request.all_nodes > 1:
@@ -77,7 +77,7 @@ def steps(job: ResolvedJob, image: InImage, on_rank: str) -> str:
     return "\n\n".join([*sections, parts.FINISH.strip("\n").replace("@LOST@", lost).replace("@RUN@", run)])
 
 
-def _command_words(job: ResolvedJob) -> list[str]:
+def command_words(job: ResolvedJob) -> list[str]:
     request = job.request
     placeholders = {"run_dir": "run_dir"}
     placeholders |= {"copy": "copy_dir"} if request.copied_paths else {}
@@ -89,7 +89,7 @@ def _step_arrays(job: ResolvedJob, image: InImage, num_nodes: int, more: Sequenc
     """The bash arrays with the flags of srun and of torchrun; both contain the number of nodes."""
     lines: list[str] = []
     if job.launcher == "torchrun":
-        python = _python(job)
+        python = python_of(job)
         extra = " ".join(filled(flag, job, num_nodes) for flag in job.layout.torchrun)
         lines += [
             "torchrun=(",
@@ -103,7 +103,7 @@ def _step_arrays(job: ResolvedJob, image: InImage, num_nodes: int, more: Sequenc
     return "\n".join([*lines, "step_flags=(", *(f"    {word}" for word in flags), ")"])
 
 
-def _python(job: ResolvedJob) -> str:
+def python_of(job: ResolvedJob) -> str:
     """The Python interpreter of the command, as a shell word."""
     first = job.request.command[0]
     return argument(first, {}) if _PYTHON.match(first) else "python"
