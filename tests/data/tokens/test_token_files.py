@@ -107,13 +107,13 @@ def test_a_damaged_npy_file_is_refused(tmp_path: Path, content: bytes) -> None:
         open_token_set(path)
 
 
-def test_a_truncated_or_two_dimensional_npy_file_is_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "square.npy", np.zeros((4, 4), dtype=np.uint16))
+def test_a_truncated_or_three_dimensional_npy_file_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "cube.npy", np.zeros((4, 4, 4), dtype=np.uint16))
     np.save(tmp_path / "floats.npy", np.zeros(4))
     np.save(tmp_path / "short.npy", np.zeros(1000, dtype=np.uint16))
     whole = (tmp_path / "short.npy").read_bytes()
     (tmp_path / "short.npy").write_bytes(whole[:500])
-    for name in ("square", "short", "floats"):
+    for name in ("cube", "short", "floats"):
         with pytest.raises(ConfigError, match=name):
             open_token_set(tmp_path / f"{name}.npy")
 

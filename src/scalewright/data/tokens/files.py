@@ -60,9 +60,10 @@ class MappedTokens:
 def npy_tokens(path: Path) -> MappedTokens:
     with reading(path):
         tokens = mapped_array(path, next_step=NPY_HINT)
-    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+    is_packed = tokens.ndim == 2 and tokens.flags.c_contiguous  # rows of packed sequences lie after each other
+    if not (tokens.ndim == 1 or is_packed) or tokens.dtype.kind not in "iu":
         raise DocumentError(f"{path}: does not hold a one-dimensional array of whole numbers; {NPY_HINT}")
-    return MappedTokens(path, tokens)
+    return MappedTokens(path, tokens.reshape(-1))
 
 
 def megatron_tokens(path: Path) -> MappedTokens:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from scalewright.data.text.pyarrow_module import pyarrow
 from scalewright.errors import EnvironmentFailedError
 
 BLOCK_BYTES = units.MIB
+COMPRESSED_BLOCK_BYTES = 64 * units.KIB
+"""At most this much in front of the end of a file that was cut off is lost."""
 GZIP_SUFFIXES, ZSTD_SUFFIXES = (".gz", ".gzip"), (".zst", ".zstd")
 GZIP_START, ZSTD_START = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -62,6 +65,13 @@ def _decompressing(path: Path) -> Iterator[BinaryIO]:
             yield stream
 
 
+def _block(stream: Any) -> bytes:
+    """The next bytes. A damaged file gives what is whole before it raises."""
+    if isinstance(stream, gzip.GzipFile):
+        return bytes(stream.read1(BLOCK_BYTES))
+    return bytes(stream.read(BLOCK_BYTES if isinstance(stream, io.BufferedReader) else COMPRESSED_BLOCK_BYTES))
+
+
 def lines(
     stream: BinaryIO, *, max_bytes: int, start: int = 0, stop: int | None = None
 ) -> Iterator[tuple[int, bytes | None]]:
@@ -76,7 +86,7 @@ def lines(
     is_inside, is_long = start == 0, False  # in the line before the range, until its end is seen
     parts: list[bytes] = []
     part_bytes, line_start = 0, position
-    while block := stream.read(BLOCK_BYTES):
+    while block := _block(stream):
         begin = 0
         while (end := block.find(b"\n", begin)) >= 0:
             if is_inside:

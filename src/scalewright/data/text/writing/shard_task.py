@@ -79,7 +79,8 @@ def _write_tokens(pipeline: PipelineFile, table: Any, number: int, prefix: Path)
         paths, num_tokens = write_npy(prefix, rows), rows.size
     elif pipeline.write.format == "parquet":
         pa: Any = pyarrow()
-        column = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), sequence)
+        starts = pa.array(np.arange(num_whole + 1, dtype=np.int64) * sequence)
+        column = pa.LargeListArray.from_arrays(starts, pa.array(rows.reshape(-1)))
         paths, num_tokens = write_parquet(prefix, pa.table({"input_ids": column})), rows.size
     else:
         rest = tokens[num_whole * sequence :] if pipeline.pack.keep_rest else tokens[:0]
