@@ -19,7 +19,6 @@ def test_mutated_inputs_are_read_or_refused(kind: str, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     counts = fuzz(kind, seed=1, count=NUM_CASES.get(kind, FEW), folder=tmp_path)
     assert not counts.failures, "\n".join(counts.failures)
-    assert counts.codes[0] + counts.codes[1] > 0 or kind == "calibration"
 
 
 @pytest.mark.ranks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,58 @@ def test_a_folder_that_cannot_be_written_is_the_environments_fault(tmp_path: Pat
     (tmp_path / "checkpoints").write_text("a file in the way")
     with pytest.raises(EnvironmentFailedError, match="no checkpoint can be written"):
         save(RunDirectory(tmp_path), 1)
+
+
+def publish(directory: RunDirectory, step: int, *, is_finite: bool = True, damaged: bool = False) -> Path:
+    folder = CheckpointFolder(directory, keep=2)
+    folder.prepare(step)
+    part = folder.saving(step) / "__0_0.distcp"
+    part.write_bytes(b"weights" * step)
+    files = {part.name: file_sum(part)}
+    final = folder.publish(
+        CheckpointManifest(step=step, layout="dp=1", world_size=1, state={}, files=files, is_finite=is_finite)
+    )
+    if damaged:
+        (final / "__0_0.distcp").write_bytes(b"cut")
+    return final
+
+
+def test_no_finite_checkpoint_is_dropped_for_one_that_is_not(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    for step in (1, 2):
+        publish(directory, step)
+    for step in (3, 4, 5, 6):
+        publish(directory, step, is_finite=False)
+    assert directory.checkpoint_steps() == [1, 2, 6]
+    publish(directory, 7)
+    publish(directory, 8)
+    assert directory.checkpoint_steps() == [7, 8]
+
+
+def test_a_damaged_checkpoint_takes_no_place(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    publish(directory, 1)
+    publish(directory, 2, damaged=True)
+    publish(directory, 3)
+    assert directory.checkpoint_steps() == [1, 2, 3]
+    publish(directory, 4)
+    assert directory.checkpoint_steps() == [3, 4]
+
+
+@pytest.mark.parametrize("key", ["step", "state", "files", "world_size", "is_finite"])
+def test_a_manifest_that_was_changed_is_refused(tmp_path: Path, key: str) -> None:
+    folder = save(RunDirectory(tmp_path), 7)
+    path = folder / "manifest.json"
+    doc = json.loads(path.read_text())
+    doc[key] = {"step": 204, "state": {"num_updates": 204}, "files": {}, "world_size": 4, "is_finite": False}[key]
+    path.write_text(json.dumps(doc))
+    with pytest.raises(DocumentError, match="was changed after it was written"):
+        read_manifest(folder)
+
+
+def test_a_manifest_in_the_folder_of_another_step_is_refused(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    folder = save(directory, 7)
+    folder.rename(directory.checkpoint(204))
+    with pytest.raises(DocumentError, match="says step 7 in a folder named step-00000204"):
+        read_manifest(directory.checkpoint(204))

@@ -9,7 +9,7 @@ import pytest
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.launch.ranks.allocation import default_num_ranks, is_inside, srun_command
-from scalewright.launch.ranks.local import pick_port, rank_environment
+from scalewright.launch.ranks.local import held_port, pick_port, rank_environment
 from scalewright.records.run_directory import RunDirectory
 from scalewright.run.world import World
 
@@ -70,3 +70,11 @@ def test_srun_spreads_the_ranks_evenly(tmp_path: Path) -> None:
     assert "--nodes=2" in srun_command(ALLOCATION, RunDirectory(tmp_path), kind="language", num_ranks=2)
     with pytest.raises(ConfigError, match="does not spread evenly over 4 nodes"):
         srun_command(ALLOCATION, RunDirectory(tmp_path), kind="language", num_ranks=6)
+
+
+def test_a_port_is_held_until_the_first_rank_has_it() -> None:
+    with held_port({}) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(EnvironmentFailedError, match=f"port {port} cannot be used"):
+            pick_port({"MASTER_PORT": str(port)})
+    assert pick_port({"MASTER_PORT": str(port)}) == port

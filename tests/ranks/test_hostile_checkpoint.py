@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
 from scalewright.records.documents import write_document
 from scalewright.records.run_directory import RunDirectory
-from scalewright.run.checkpoint_files import CheckpointManifest, file_sum, read_manifest
+from scalewright.run.checkpoint_files import CheckpointManifest, FileSum, file_sum, read_manifest
 
 pytestmark = pytest.mark.ranks
 
@@ -122,3 +123,37 @@ def test_hostile_checkpoint_does_not_run_with_start_from(
     assert not trace.exists()
     assert f"{folder}: is refused: " in message
     assert "which could run code; use a checkpoint that you trust" in message
+
+
+def test_a_consistent_checkpoint_that_cannot_be_read_is_left_for_the_one_before(
+    trained: Path, tmp_path: Path, cli: Cli
+) -> None:
+    """Its files match the manifest, so only loading shows that they hold no tensors."""
+    shutil.copytree(trained, tmp_path / "run")
+    run = RunDirectory(tmp_path / "run")
+    shutil.copytree(run.checkpoint(2), run.checkpoint(3))
+    replace_step(run.checkpoint(3), 3)
+    replace_file(run.checkpoint(3), "__0_0.distcp", b"")
+    done = cli(*TRAIN, "--run-dir", str(run.path))
+    assert done.returncode == 0, done.stderr
+    events = run.rank_events(0).read_text()
+    assert "from step-00000002" in events
+    assert "skipped:" in events
+    assert "cannot be read" in events
+
+
+def test_a_changed_step_is_refused(trained: Path, tmp_path: Path, cli: Cli) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    path = RunDirectory(tmp_path / "run").checkpoint(2) / "manifest.json"
+    path.write_text(path.read_text().replace('"step": 2', '"step": 4'))
+    assert "was changed after it was written" in refusal(cli(*TRAIN, "--run-dir", str(tmp_path / "run")))
+
+
+def replace_step(folder: Path, step: int) -> None:
+    """The manifest of another step, as if it had been saved then."""
+    old = json.loads((folder / "manifest.json").read_text())
+    files = {name: FileSum(num_bytes=one["bytes"], sha256=one["sha256"]) for name, one in old["files"].items()}
+    manifest = CheckpointManifest(
+        step=step, layout=old["layout"], world_size=old["world_size"], state=old["state"], files=files
+    )
+    write_document(folder / "manifest.json", manifest.document())

@@ -52,6 +52,14 @@ def misbehave(world: World, watchdog: Watchdog) -> None:
     if BEHAVIOUR == "suspended":
         with watchdog.suspended():
             time.sleep(1.5)
+    if BEHAVIOUR == "stuck-save":
+        with watchdog.saving():
+            stuck_here()
+    if BEHAVIOUR == "lost" and world.rank == 0:
+        raise RuntimeError("[../gloo/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:23")
+    if BEHAVIOUR == "lost":
+        time.sleep(1.0)
+        raise ZeroDivisionError("the cause")
     if BEHAVIOUR == "refuse":
         raise ConfigError("seq 7 does not divide: use 8")
     if BEHAVIOUR == "full":

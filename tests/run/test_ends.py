@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,9 +12,13 @@ from collections.abc import Callable
 
 import pytest
 
+from scalewright.observe.collect import collect
+from scalewright.observe.summary import summarize
 from scalewright.records import metric_names as names
+from scalewright.records.documents import document, write_document
 from scalewright.records.events import read_events
 from scalewright.records.run_directory import RunDirectory
+from scalewright.records.types import ExitCode
 
 StartRanks = Callable[..., list[subprocess.Popen[bytes]]]
 
@@ -124,8 +129,81 @@ def test_what_may_take_long_does_not_wake_the_watchdog(directory: RunDirectory, 
     assert happened(directory, names.EVENT_STALL) == []
 
 
+def test_a_save_that_never_ends_wakes_the_watchdog(directory: RunDirectory, start_ranks: StartRanks) -> None:
+    """A rank that is stopped while all save: the limit is longer than that of a step, and there is one."""
+    limits = {"SCALEWRIGHT_WATCHDOG_S": "0.4", "SCALEWRIGHT_WATCHDOG_SAVE_S": "1.5"}
+    (rank,) = start_ranks("stuck-save", **limits)
+    rank.communicate(timeout=60)
+    assert rank.returncode == ExitCode.REQUEUE
+    end = directory.read_exit_info()
+    assert end is not None
+    assert end.code == ExitCode.REQUEUE
+    assert "a save or load of a checkpoint after step 20 does not end" in end.reason
+    assert "limit 1.5 s" in end.reason
+
+
+def test_a_request_of_an_earlier_attempt_with_a_clock_ahead_stops_nobody(
+    directory: RunDirectory, start_ranks: StartRanks
+) -> None:
+    body = {"rank": 1, "reason": "old", "time": time.time() + 1e6, "job": "j", "attempt": 0}
+    write_document(directory.stack_request, document("stack-request", body))
+    ranks = start_ranks("finish", num_ranks=2)
+    for rank in ranks:
+        rank.communicate(timeout=60)
+    assert [rank.returncode for rank in ranks] == [0, 0]
+
+
+def test_the_reason_of_the_cause_replaces_that_of_a_rank_that_lost_it(
+    directory: RunDirectory, start_ranks: StartRanks
+) -> None:
+    for rank in start_ranks("lost", num_ranks=2):
+        rank.communicate(timeout=60)
+    end = directory.read_exit_info()
+    assert end is not None
+    assert (end.rank, end.lost_another) == (1, False)
+    assert "ZeroDivisionError: the cause" in end.reason
+
+
+def test_a_run_whose_loss_is_not_finite_does_not_end_well(directory: RunDirectory, start_ranks: StartRanks) -> None:
+    (rank,) = start_ranks("nan")
+    rank.communicate(timeout=60)
+    assert rank.returncode == ExitCode.NO
+    end = directory.read_exit_info()
+    assert end is not None
+    assert "no loss since step 21 is finite" in end.reason
+    summary = summarize(collect(directory))
+    assert summary.not_finite_steps == (21, 10)
+
+
 def test_watchdog_setting_that_is_no_number_is_refused(directory: RunDirectory, start_ranks: StartRanks) -> None:
     (rank,) = start_ranks("finish", SCALEWRIGHT_WATCHDOG_S="soon")
     _, screen = rank.communicate(timeout=60)
     assert rank.returncode == 2
     assert b"SCALEWRIGHT_WATCHDOG_S is 'soon'" in screen
+
+
+REFUSED = """
+import sys
+from scalewright.run import __main__ as entry
+entry.kind_named = lambda name: lambda *context: 0
+sys.exit(entry.main(["language", "--run-dir", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize(("job", "code"), [("8", 2), ("7", 0)])
+def test_a_second_job_in_a_run_directory_is_refused(directory: RunDirectory, job: str, code: int) -> None:
+    """Ranks that srun starts have no launcher that holds the directory. A job that is queued again may go on."""
+    slurm = {"SLURM_JOB_ID": job, "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0", "SLURM_NNODES": "1"}
+    env = {name: text for name, text in os.environ.items() if not name.startswith("SCALEWRIGHT_")} | slurm
+    info = {"code": 75, "reason": "x", "job": "7", "attempt": 0, "rank": 0, "last_checkpoint": None, "time": 1.0}
+    write_document(directory.exit_info, document("exit-info", info))
+    with directory.held(owner="7"):
+        done = subprocess.run(
+            [sys.executable, "-c", REFUSED, str(directory.path)], env=env, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == code, done.stderr
+    if code:
+        assert "another run is active in it (job 7)" in done.stderr
+        recorded = directory.read_exit_info()
+        assert recorded is not None
+        assert recorded.code == 75, "what the active run recorded was changed"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from training_runs import NUM_STEPS, TrainingRun
+from training_runs import NUM_STEPS, TrainingRun, ranks_of
 from waiting import limit_job, wait_for
 
 from scalewright.lab.cluster import Lab
@@ -76,6 +78,16 @@ def lose_a_node(lab: Lab, folder: Path) -> TrainingRun:
     return run
 
 
+def hang_for_good(lab: Lab, folder: Path) -> TrainingRun:
+    """One rank is stopped for ever: the other's watchdog leaves with 75, srun kills the frozen one and says 137."""
+    run = TrainingRun.submit(lab, folder, variables={"OMP_NUM_THREADS": "1", "SCALEWRIGHT_WATCHDOG_S": "8"})
+    run.hold()
+    for pid in ranks_of(run.directory)[:-1]:
+        os.kill(pid, signal.SIGCONT)
+    wait_for("the requeue", lambda: run.field("Restarts") != "0", shown=run.shown)
+    return run.finish()
+
+
 @pytest.fixture(scope="module")
 def through_torchrun(slurm: Lab, tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
     return TrainingRun.submit(slurm, tmp_path_factory.mktemp("torchrun") / "run", launcher="torchrun")
@@ -103,7 +115,7 @@ def disturbed(
     with ThreadPoolExecutor() as pool:
         yield {
             fault.__name__: pool.submit(fault, slurm, tmp_path_factory.mktemp(fault.__name__) / "run")
-            for fault in (be_preempted, run_out_of_time, lose_a_node)
+            for fault in (be_preempted, run_out_of_time, lose_a_node, hang_for_good)
         }
 
 
@@ -136,4 +148,13 @@ def test_lost_node(disturbed: dict[str, Future[TrainingRun]], reference: Referen
     check_finished(run, reference)
     assert run.field("Restarts") != "0", run.shown()
     assert run.resumed_at(), run.shown()
+    assert set(run.losses()) == set(reference)
+
+
+def test_a_rank_that_hangs_for_good(disturbed: dict[str, Future[TrainingRun]], reference: Reference) -> None:
+    """The job is queued again for what the watchdog recorded, not failed for the code of the rank that srun killed."""
+    run = disturbed["hang_for_good"].result()
+    check_finished(run, reference)
+    assert run.field("Restarts") != "0", run.shown()
+    assert "no step for" in run.log(), run.shown()
     assert set(run.losses()) == set(reference)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -50,7 +51,7 @@ class TrainingRun:
         request = JobRequest(
             command=(sys.executable, "-m", "scalewright.run", "language", "--run-dir", str(path)),
             num_nodes=2, gpus_per_node=1, run_dir=path, work_dir=path, finds_its_rank=True,
-            variables={"OMP_NUM_THREADS": "1"}, **{"walltime_s": 600} | changes,
+            **{"walltime_s": 600, "variables": {"OMP_NUM_THREADS": "1"}} | changes,
         )  # fmt: skip
         script = render(request, find_site("generic", None)).text
         write_text(directory.script, without_preflight(without_pause(script)))
@@ -104,11 +105,20 @@ class TrainingRun:
 
 def signal_ranks(directory: RunDirectory, number: signal.Signals) -> None:
     """Ranks that are stopped need no processor while a test waits for Slurm's timers."""
+    for pid in ranks_of(directory):
+        with contextlib.suppress(ProcessLookupError):  # it ended while we looked
+            os.kill(pid, number)
+
+
+def ranks_of(directory: RunDirectory) -> list[int]:
+    """Processes of the ranks of a run."""
+    pids: list[int] = []
     command = [sys.executable, "-m", "scalewright.run", "language", "--run-dir", str(directory.path)]
     cmdline = "\0".join(command).encode() + b"\0"
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if path.read_bytes() == cmdline:
-                os.kill(int(path.parent.name), number)
-        except (OSError, ProcessLookupError):
+                pids.append(int(path.parent.name))
+        except OSError:
             continue  # it ended while we looked
+    return sorted(pids)

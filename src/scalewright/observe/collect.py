@@ -52,6 +52,8 @@ class CollectedRun:
     step_ends_s: dict[int, float]
     """When a step was over on the last rank, in seconds since 1970."""
     happenings: list[Event]
+    not_finite_steps: tuple[int, ...] = ()
+    """Steps whose loss was NaN or infinite."""
 
     @cached_property
     def step_numbers(self) -> list[int]:
@@ -99,11 +101,15 @@ def collect(directory: RunDirectory) -> CollectedRun:
     steps: dict[str, dict[int, dict[int, float]]] = {}
     happenings: list[Event] = []
     step_ends_s: dict[int, float] = {}
+    is_finite: dict[int, bool] = {}
     for rank, path in ranks.items():
         for event in read_events(path):
             if event.name.startswith(names.EVENT_PREFIX):
                 happenings.append(event)
-            elif event.step >= 0 and event.value is not None:
+                continue
+            if event.name == names.LOSS and event.step >= 0:
+                is_finite[event.step] = event.value is not None
+            if event.step >= 0 and event.value is not None:
                 steps.setdefault(event.name, {}).setdefault(event.step, {})[rank] = event.value
                 step_ends_s[event.step] = max(event.time, step_ends_s.get(event.step, 0.0))
     node_events = [event for path in directory.all_node_events() for event in read_events(path)]
@@ -119,6 +125,7 @@ def collect(directory: RunDirectory) -> CollectedRun:
         power=[event for event in node_events if event.name == names.GPU_POWER],
         step_ends_s=step_ends_s,
         happenings=sorted(happenings, key=lambda event: event.time),
+        not_finite_steps=tuple(sorted(step for step, finite in is_finite.items() if not finite)),
     )
 
 

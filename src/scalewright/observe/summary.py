@@ -74,6 +74,8 @@ class RunSummary:
     """First and last."""
     end: str
     confidence: str
+    not_finite_steps: tuple[int, int] | None = None
+    """First step whose loss was NaN or infinite, and how many there are; None: every loss was finite."""
     vision: VisionSummary | None = None
     """Epochs, scores and the loader, of a vision run."""
 
@@ -119,6 +121,7 @@ def summarize(run: CollectedRun) -> RunSummary:
         end="still running, or killed before it could write why it ended" if info is None else info.reason,
         confidence=str((run.prediction or {}).get("confidence", "")),
         vision=vision,
+        not_finite_steps=(run.not_finite_steps[0], len(run.not_finite_steps)) if run.not_finite_steps else None,
     )
 
 

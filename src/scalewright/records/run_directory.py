@@ -38,6 +38,7 @@ from scalewright.errors import ConfigError, DocumentError, EnvironmentFailedErro
 from scalewright.records.documents import digest, document, read_document, write_document
 from scalewright.records.loader import restore
 from scalewright.records.named_path import NamedPath
+from scalewright.records.terminal_text import printable
 
 MANIFEST = "manifest.json"
 _STEP = re.compile(r"^step-(\d+)$")
@@ -62,6 +63,8 @@ class ExitInfo:
     last_checkpoint: str | None
     """Folder of the newest whole checkpoint, relative to the run directory."""
     time: float
+    lost_another: bool = False
+    """It ended because another rank did. The reason of that one replaces it."""
 
     @property
     def finished(self) -> bool:
@@ -265,12 +268,17 @@ class RunDirectory:
         with contextlib.suppress(ConfigError):  # of another version, or damaged: replaced
             earlier = self.read_exit_info()
         same = earlier is not None and (earlier.job, earlier.attempt) == (info.job, info.attempt)
-        if earlier is None or not same or earlier.finished or is_cause:
+        is_only_lost = earlier is not None and earlier.lost_another and not info.lost_another
+        if earlier is None or not same or earlier.finished or is_cause or is_only_lost:
             write_document(self.exit_info, document("exit-info", asdict(info)))
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Refuse a second launcher in the same directory while this one runs."""
+    def held(self, *, owner: str = "") -> Iterator[None]:
+        """Refuse a second launcher in the same directory while this one runs.
+
+        `owner` is the scheduler's job. A job that was queued again may find the lock of its own earlier attempt, which
+        a file server keeps for a while after a node was lost: it goes on, because Slurm never runs a job twice at once.
+        """
         lock = self.path / ".lock"
         with _environment_errors(self.path):
             handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -278,10 +286,15 @@ class RunDirectory:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                holder = os.pread(handle, 256, 0).decode("utf-8", "replace").strip()
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES) and (not owner or holder != owner):
+                    job = f" (job {printable(holder)})" if holder else ""
                     raise ConfigError(
-                        f"{self.path}: another run is active in it: wait for it or choose another --run-dir"
+                        f"{self.path}: another run is active in it{job}: wait for it or choose another --run-dir"
                     ) from error
+            with contextlib.suppress(OSError):  # on a full disk the lock itself is enough
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, owner.encode(), 0)
             yield  # without locks on the file system, a second launcher is not refused
         finally:
             os.close(handle)

@@ -52,6 +52,12 @@ class EnvName:
     """How long a run may make no step, in median steps."""
     WATCHDOG_S = "SCALEWRIGHT_WATCHDOG_S"
     """The shortest such time in seconds, for runs of short steps."""
+    WATCHDOG_SAVE_S = "SCALEWRIGHT_WATCHDOG_SAVE_S"
+    """How long a save or a load of a checkpoint may take in seconds, if no earlier one took long."""
+    HELD = "SCALEWRIGHT_HELD"
+    """Set by our launcher for ranks whose run directory it holds itself."""
+    LISTENER = "SCALEWRIGHT_LISTENER"
+    """Handle of the socket at which the first rank waits for the others; our launcher keeps the port with it."""
     LEASE_S = "SCALEWRIGHT_LEASE_S"
     """Separate roles: an engine that is silent for so many seconds is given up; others write its answers."""
 

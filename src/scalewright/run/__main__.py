@@ -13,6 +13,7 @@ import ctypes
 import errno
 import importlib
 import os
+import re
 import signal
 import sys
 import traceback
@@ -29,12 +30,18 @@ from scalewright.run.provenance import record_start
 from scalewright.run.rank_context import RankContext
 from scalewright.run.sampler import NodeSampler
 from scalewright.run.signals import StopSignals
-from scalewright.run.watchdog import Watchdog, write_end
+from scalewright.run.watchdog import SAVE_LIMIT_S, Watchdog, write_end
 from scalewright.run.world import World
 
 WATCHDOG_FACTOR = 10.0
 WATCHDOG_MINIMUM_S = 120.0
 PR_SET_PDEATHSIG = 1
+LOST_ANOTHER = "another rank ended"
+_LOST = re.compile(
+    r"[Cc]onnection (?:closed|reset) by (?:remote )?peer|[Bb]roken pipe|remote process (?:exited|has terminated)"
+    r"|ncclRemoteError"
+)
+"""What PyTorch says when the other end of a connection has gone."""
 
 
 Kind = Callable[[RankContext], ExitCode]
@@ -132,10 +139,25 @@ def main(arguments: list[str] | None = None) -> int:
     except ScalewrightError as error:
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
         return error.exit_code
-    code = execute(kind_named(chosen.kind), directory, world)
+    try:
+        with _held_alone(directory, world):
+            code = execute(kind_named(chosen.kind), directory, world)
+    except ConfigError as error:  # before anything of the run that is active was touched
+        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        return error.exit_code
     # The notice may arrive while the interpreter exits; a run that has recorded its end must not look killed.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     return code
+
+
+@contextlib.contextmanager
+def _held_alone(directory: RunDirectory, world: World) -> Iterator[None]:
+    """Refuse a second run in the directory. A launcher of ours holds it already, and says so to its ranks."""
+    if not world.is_first or EnvName.HELD in os.environ or world.launcher == "local":
+        yield
+        return
+    with directory.held(owner=world.job_id):
+        yield
 
 
 def execute(kind: Kind, directory: RunDirectory, world: World) -> int:
@@ -153,7 +175,7 @@ def execute(kind: Kind, directory: RunDirectory, world: World) -> int:
         code, reason = describe(error, world)
     if code != ExitCode.YES or world.is_first:
         with contextlib.suppress(Exception):  # on a full disk, the exit code and the message below must suffice
-            write_end(directory, world, code=code, reason=reason)
+            write_end(directory, world, code=code, reason=reason, lost_another=LOST_ANOTHER in reason)
     if code not in (ExitCode.YES, ExitCode.REQUEUE):
         os.write(screen, f"error: rank {world.rank}: {' '.join(reason.split())}\n".encode())
     return int(code)
@@ -162,6 +184,7 @@ def execute(kind: Kind, directory: RunDirectory, world: World) -> int:
 def _guarded(kind: Kind, directory: RunDirectory, world: World, stop: StopSignals) -> tuple[int, str]:
     if world.is_first:
         directory.exit_info.unlink(missing_ok=True)
+        directory.stack_request.unlink(missing_ok=True)
         record_start(directory, world, os.environ)
     factor, minimum_s = (
         _positive_number(EnvName.WATCHDOG_FACTOR, WATCHDOG_FACTOR),
@@ -170,12 +193,24 @@ def _guarded(kind: Kind, directory: RunDirectory, world: World, stop: StopSignal
     with (
         contextlib.closing(MetricWriter(directory, world)) as metrics,
         NodeSampler(directory, world),
-        Watchdog(directory, world, metrics, factor=factor, minimum_s=minimum_s) as watchdog,
+        Watchdog(
+            directory,
+            world,
+            metrics,
+            factor=factor,
+            minimum_s=minimum_s,
+            save_limit_s=_positive_number(EnvName.WATCHDOG_SAVE_S, SAVE_LIMIT_S),
+        ) as watchdog,  # fmt: skip
     ):
         rank = RankContext(directory=directory, world=world, metrics=metrics, stop=stop, watchdog=watchdog)
         code = kind(rank)
         if stop.requested is not None:
             metrics.event(step=-1, name=EVENT_STOP, detail=stop.requested)
+    if code == ExitCode.YES and watchdog.not_finite_since is not None:
+        return ExitCode.NO, (
+            f"every step was done, but no loss since step {watchdog.not_finite_since} is finite: start again from a "
+            "checkpoint before it, with a smaller learning rate"
+        )
     if code == ExitCode.YES:
         return code, "finished"
     if stop.requested is not None:
@@ -204,6 +239,8 @@ def describe(error: BaseException, world: World) -> tuple[int, str]:
             ExitCode.ENVIRONMENT,
             f"port {world.master_port} of {world.master_addr} is in use: set MASTER_PORT to another",
         )
+    if _LOST.search(text):
+        return ExitCode.ENVIRONMENT, f"{LOST_ANOTHER}, see its log and logs/rank-{world.rank}.log ({text[:200]})"
     return ExitCode.ENVIRONMENT, f"{type(error).__name__}: {text[:400]}; see logs/rank-{world.rank}.log"
 
 

@@ -14,7 +14,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,14 +120,25 @@ class Checkpointer:
     def load_newest(self, tensors: dict[str, Tensor]) -> Loaded | None:
         """Fill `tensors` from the newest whole checkpoint of this run; None where there is none."""
         damaged: list[str] = []
+        diverged: list[Path] = []
         for folder in self._from_first_rank(self._folder.newest_first):
             try:
                 manifest = self._verified(folder)
+                if not manifest.is_finite:
+                    damaged.append(f"{folder}: holds numbers that are not finite; an earlier checkpoint is used")
+                    diverged.append(folder)
+                    continue
+                self._read(folder, manifest, tensors)
             except DocumentError as error:
                 damaged.append(str(error))
+                self._folder.damaged.add(folder)
                 continue
-            self._read(folder, manifest, tensors)
             return Loaded(folder=folder, manifest=manifest, skipped=tuple(damaged))
+        if diverged:
+            raise ConfigError(
+                f"{diverged[0]}: holds numbers that are not finite, and no earlier checkpoint is left: start again in "
+                "another --run-dir with a smaller learning rate"
+            )
         if damaged:
             raise ConfigError(f"every checkpoint is damaged ({damaged[0]}): start again in another --run-dir")
         return None
@@ -168,8 +179,10 @@ class Checkpointer:
             writer = FileSystemWriter(hidden, single_file_per_rank=True, sync_files=True)
             save_shards(dict(tensors), storage_writer=writer, process_group=self._group)
             own = f"__{self._rank}_*.distcp"
-            parts = self._from_every_rank(lambda: {p.name: file_sum(p) for p in hidden.glob(own)})
-            files = {name: checksum for part in parts for name, checksum in part.items()}
+            parts = self._from_every_rank(
+                lambda: ({p.name: file_sum(p) for p in hidden.glob(own)}, _are_finite(tensors.values()))
+            )
+            files = {name: checksum for part, _ in parts for name, checksum in part.items()}
 
             def publish() -> Path:
                 for name, doc in documents.items():
@@ -178,7 +191,12 @@ class Checkpointer:
                 files[METADATA] = file_sum(hidden / METADATA)
                 return self._folder.publish(
                     CheckpointManifest(
-                        step=step, layout=self._layout, world_size=self._world_size, state=state, files=files
+                        step=step,
+                        layout=self._layout,
+                        world_size=self._world_size,
+                        state=state,
+                        files=files,
+                        is_finite=all(is_finite for _, is_finite in parts),
                     )
                 )
 
@@ -194,7 +212,7 @@ class Checkpointer:
         return final
 
     def _read(self, folder: Path, manifest: CheckpointManifest, tensors: dict[str, Tensor]) -> None:
-        reader = SafeReader(folder, files=manifest.files)
+        reader = self._opened(folder, manifest)
         stored = reader.tensor_names
         targets = {n: t for n, t in tensors.items() if n in stored or not n.startswith(OPTIONAL)}
         missing = sorted(set(targets) - set(stored))
@@ -208,7 +226,17 @@ class Checkpointer:
                     f"{folder}: is refused: a shard wants to load {name}, which a tensor does not need and which could "
                     "run code; use a checkpoint that you trust"
                 ) from error
-            raise ConfigError(f"{folder}: does not fit this model: {_first_cause(error)}") from error
+            if _is_misfit(error):
+                raise ConfigError(f"{folder}: does not fit this model: {_first_cause(error)}") from error
+            raise DocumentError(
+                f"{folder}: is damaged: it cannot be read ({_first_cause(error)}); use an earlier checkpoint"
+            ) from error
+
+    def _opened(self, folder: Path, manifest: CheckpointManifest) -> SafeReader:
+        """The reader of a checkpoint. If one rank cannot open it, all learn of it."""
+        readers: list[SafeReader] = []
+        self._from_every_rank(lambda: readers.append(SafeReader(folder, files=manifest.files)))
+        return readers[0]
 
     def _verified(self, folder: Path) -> CheckpointManifest:
         """The manifest, if every file matches it. Ranks share the reading and get the same result."""
@@ -248,6 +276,18 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
         return work(), None
     except (ScalewrightError, OSError) as error:
         return None, error
+
+
+def _is_misfit(error: BaseException) -> bool:
+    """Whether the shards are whole but of another model: other shapes or other names, which DCP finds when it plans."""
+    inner = _innermost(error)
+    return isinstance(inner, ValueError | KeyError) or (
+        isinstance(inner, RuntimeError) and "size" in str(inner).lower() and "mismatch" in str(inner).lower()
+    )
+
+
+def _are_finite(tensors: Iterable[Tensor]) -> bool:
+    return all(bool(torch.isfinite(_local(t)).all()) for t in tensors if t.is_floating_point())
 
 
 def _local(tensor: Tensor) -> Tensor:

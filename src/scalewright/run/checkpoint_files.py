@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.errors import DocumentError, EnvironmentFailedError
-from scalewright.records.documents import document, read_document, write_document
+from scalewright.records.documents import digest, document, read_document, write_document
+from scalewright.records.plain_file import open_plain
 from scalewright.records.run_directory import MANIFEST, RunDirectory
 
 KIND = "checkpoint"
+DIGEST = "digest"
+STEP_PREFIX = "step-"
 SAVING, DELETING = ".saving-", ".deleting-"
 READ_BYTES = 2**22
 
@@ -43,6 +46,8 @@ class CheckpointManifest:
     state: dict[str, Any]
     """Numbers of the training state that are not tensors."""
     files: dict[str, FileSum]
+    is_finite: bool = True
+    """Whether every number of its tensors was finite. Others are never kept instead of one that is."""
 
     def document(self) -> dict[str, Any]:
         files = {name: {"bytes": f.num_bytes, "sha256": f.sha256} for name, f in sorted(self.files.items())}
@@ -53,31 +58,59 @@ class CheckpointManifest:
             "world_size": self.world_size,
             "state": self.state,
             "files": files,
+            "is_finite": self.is_finite,
         }
-        return document(KIND, body)
+        return document(KIND, body | {DIGEST: digest(body)})
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
+    """The manifest, if it is as it was written: by its own digest, and by the step in the folder's name.
+
+    Manifests of earlier releases have no digest.
+    """
     doc = read_document(folder / MANIFEST, KIND)
+    _check_digest(folder, doc)
     try:
         files = {n: FileSum(num_bytes=int(f["bytes"]), sha256=str(f["sha256"])) for n, f in doc["files"].items()}
-        return CheckpointManifest(
+        manifest = CheckpointManifest(
             step=int(doc["step"]),
             layout=str(doc["layout"]),
             world_size=int(doc["world_size"]),
             state=dict(doc["state"]),
             files=files,
+            is_finite=doc.get("is_finite", True) is True,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DocumentError(
             f"{folder / MANIFEST}: is not a whole manifest ({error}); use another checkpoint"
         ) from error
+    named = step_named(folder)
+    if manifest.step < 0 or named not in (None, manifest.step):
+        raise DocumentError(
+            f"{folder / MANIFEST}: says step {manifest.step} in a folder named {folder.name}; use another checkpoint"
+        )
+    for name in manifest.files:
+        if Path(name).name != name or name in ("", ".", ".."):
+            raise DocumentError(f"{folder / MANIFEST}: names the file {name!r} elsewhere; use another checkpoint")
+    return manifest
+
+
+def _check_digest(folder: Path, doc: dict[str, Any]) -> None:
+    body = {key: value for key, value in doc.items() if key not in ("schema", DIGEST)}
+    if DIGEST in doc and doc[DIGEST] != digest(body):
+        raise DocumentError(f"{folder / MANIFEST}: was changed after it was written; use another checkpoint")
+
+
+def step_named(folder: Path) -> int | None:
+    """The step that a folder is named for; None if it has another name."""
+    number = folder.name.removeprefix(STEP_PREFIX)
+    return int(number) if number != folder.name and number.isdecimal() and len(number) < 19 else None
 
 
 def file_sum(path: Path) -> FileSum:
     """Size and SHA-256 of a file, read back from where it was written."""
     total, sha = 0, hashlib.sha256()
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         while block := file.read(READ_BYTES):
             sha.update(block)
             total += len(block)
@@ -95,6 +128,8 @@ def problem_with(folder: Path, manifest: CheckpointManifest, *, only: slice = sl
                 return f"{name} does not have the SHA-256 of the manifest"
         except OSError as error:
             return f"{name} cannot be read: {error.strerror}"
+        except DocumentError as error:
+            return f"{name} cannot be read: {error}"
     return None
 
 
@@ -103,6 +138,8 @@ class CheckpointFolder:
 
     def __init__(self, directory: RunDirectory, *, keep: int) -> None:
         self._directory, self._keep = directory, keep
+        self.damaged: set[Path] = set()
+        """Those that did not load in this process."""
 
     def saving(self, step: int) -> Path:
         """The hidden folder in which a checkpoint is written."""
@@ -132,9 +169,35 @@ class CheckpointFolder:
             self._delete(final)  # an earlier attempt saved this step and was stopped right after
         hidden.rename(final)
         sync_folder(final.parent)
-        for step in self._directory.checkpoint_steps()[: -self._keep]:
-            self._delete(self._directory.checkpoint(step))
+        for folder in self.superseded():
+            self._delete(folder)
         return final
+
+    def superseded(self) -> list[Path]:
+        """Those that the policy drops: all before the last `keep` good ones, and all but the newest that is not finite.
+
+        One that is damaged, or whose numbers are not finite, is no good one: it takes the place of none.
+        """
+        folders = self.newest_first()
+        good = [folder for folder in folders if self._is_good(folder)]
+        if len(good) > self._keep:
+            oldest_kept = folders.index(good[self._keep - 1])
+            dropped = folders[oldest_kept + 1 :]
+        else:
+            dropped = []
+        others = [folder for folder in folders if folder not in good and folder not in dropped]
+        return dropped + others[1:]
+
+    def _is_good(self, folder: Path) -> bool:
+        """By what is quickly seen: the manifest, the sizes of its files, and what loading showed."""
+        if folder in self.damaged:
+            return False
+        try:
+            manifest = read_manifest(folder)
+            sizes = all((folder / name).stat().st_size == one.num_bytes for name, one in manifest.files.items())
+        except (DocumentError, OSError):
+            return False
+        return sizes and manifest.is_finite
 
     def discard(self, step: int) -> None:
         shutil.rmtree(self.saving(step), ignore_errors=True)

@@ -7,6 +7,7 @@ are then checked and turned into PyTorch's own classes, so the rest of DCP works
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -24,9 +25,12 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from scalewright import units
 from scalewright.errors import DocumentError
+from scalewright.records.plain_file import read_plain
 
 METADATA = ".metadata"
+MOST_METADATA_BYTES = 4 * units.GIB
 
 
 class SafeReader(FileSystemReader):
@@ -48,8 +52,7 @@ class SafeReader(FileSystemReader):
 def read_metadata(path: Path, files: Collection[str]) -> Metadata:
     """The metadata at `path`, whose tensors lie in `files` beside it; anything but tensors is refused."""
     try:
-        with path.open("rb") as file:
-            content = _RecordUnpickler(file).load()
+        content = _RecordUnpickler(io.BytesIO(read_plain(path, most_bytes=MOST_METADATA_BYTES))).load()
     except _ForeignNameError as error:
         raise DocumentError(
             f"{path.parent}: is refused: its {METADATA} wants to load {error}, which a checkpoint does not need and "
@@ -132,7 +135,9 @@ class _ForeignNameError(pickle.UnpicklingError):
     """A pickle names something that DCP does not write; the message is that name."""
 
 
-class _RecordUnpickler(pickle.Unpickler):
+class _RecordUnpickler(pickle._Unpickler):
+    """In Python: the one in C takes the number of a value as a length, and allocates what a damaged file asks for."""
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _RECORDS:
             return _RECORDS[module, name]

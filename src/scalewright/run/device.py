@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, TCPStore
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
@@ -55,9 +55,12 @@ def join_group(world: World, device: torch.device) -> None:
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, **options)
         return
     try:
+        meeting: dict[str, Any] = {"init_method": f"tcp://{world.master_addr}:{world.master_port}"}
+        if world.launcher == "local":
+            meeting = {"store": _local_store(world)}
         dist.init_process_group(
             backend,
-            init_method=f"tcp://{world.master_addr}:{world.master_port}",
+            **meeting,
             rank=world.rank,
             world_size=world.world_size,
             timeout=GROUP_TIMEOUT,
@@ -68,6 +71,15 @@ def join_group(world: World, device: torch.device) -> None:
             f"rank {world.rank} could not join {world.world_size} ranks at {world.master_addr}:{world.master_port}: "
             f"{str(error).splitlines()[0]}; check the address and that every rank was started"
         ) from error
+
+
+def _local_store(world: World) -> TCPStore:
+    """Where ranks of our launcher meet. The first one listens at the socket that the launcher keeps for it."""
+    handle = os.environ.get(EnvName.LISTENER, "") if world.is_first else ""
+    listener: dict[str, Any] = {"master_listen_fd": int(handle)} if handle else {}
+    return TCPStore(
+        world.master_addr, world.master_port, world.world_size, world.is_first, timeout=GROUP_TIMEOUT, **listener
+    )
 
 
 def make_bf16_products_work(device: torch.device, precisions: Collection[str]) -> str | None:

@@ -110,7 +110,7 @@ class Saves:
             return
         started_s = time.perf_counter()
         tensors, state, documents = self._tensors(), self._state(done), self._documents()
-        with self._rank.watchdog.suspended():
+        with self._rank.watchdog.saving():
             if wait:
                 self._saver.save(done, tensors, state, documents)
             else:
@@ -125,7 +125,7 @@ class Saves:
     def resume(self, restore: Callable[[Loaded, dict[str, Tensor]], None], *, start_from: str = "") -> int:
         """Load the newest whole checkpoint, or else the one to start from. Returns the next step."""
         tensors = self._tensors()
-        with self._rank.watchdog.suspended():
+        with self._rank.watchdog.saving():
             loaded = self._saver.load_newest(tensors)
             if loaded is None and start_from:
                 loaded = self._saver.load(_checkpoint_in(Path(start_from)), tensors)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import json
 import math
 import os
 import statistics
@@ -18,7 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from scalewright.records.documents import document, write_document
+from scalewright.errors import ConfigError
+from scalewright.records.documents import document, read_document, write_document
 from scalewright.records.metric_names import EVENT_FROZEN, EVENT_IMPOSSIBLE, EVENT_NAN, EVENT_STALL
 from scalewright.records.run_directory import ExitInfo, RunDirectory
 from scalewright.records.types import ExitCode
@@ -27,6 +27,8 @@ from scalewright.run.world import World
 
 START_LIMIT_S = 1800.0
 """Before the first step: imports on a cold file system, compilation, the first collectives."""
+SAVE_LIMIT_S = 3600.0
+"""For a save or a load of a checkpoint: the slowest file systems take some minutes."""
 NUM_REMEMBERED = 64
 NUM_FROZEN = 20
 """Steps in a row with exactly the same loss. The loss of a model that learns changes by rounding alone."""
@@ -49,6 +51,7 @@ class Watchdog:
         factor: float,
         minimum_s: float,
         start_limit_s: float = START_LIMIT_S,
+        save_limit_s: float = SAVE_LIMIT_S,
     ) -> None:
         self._directory, self._world, self._metrics = directory, world, metrics
         self._factor, self._minimum_s, self._start_limit_s = factor, minimum_s, max(start_limit_s, minimum_s)
@@ -57,8 +60,13 @@ class Watchdog:
         self._step = -1
         self._last_s = time.monotonic()
         self._num_suspended = 0
+        self._save_limit_s = save_limit_s
+        self._longest_save_s = 0.0
+        self._saving_since_s: float | None = None
+        self._known_request = self._request_identity()
         self._same_loss: tuple[float | None, int] = (None, 0)
         self._noted: set[str] = set()
+        self._not_finite_since: int | None = None
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -127,7 +135,34 @@ class Watchdog:
                 self._num_suspended -= 1
                 self._last_s = time.monotonic()
 
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Use around saving and loading of a checkpoint. It may take long, but not for ever: a rank may be stopped."""
+        with self._lock:
+            began_s = self._saving_since_s = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._last_s = time.monotonic()
+                self._longest_save_s = max(self._longest_save_s, self._last_s - began_s)
+                self._saving_since_s = None
+
+    @property
+    def save_limit_s(self) -> float:
+        """Longest time of a save or a load that is not a stall."""
+        return max(self._save_limit_s, self._factor * self._longest_save_s)
+
+    @property
+    def not_finite_since(self) -> int | None:
+        """The step since which every loss has been NaN or infinite; None if the last one was finite."""
+        return self._not_finite_since
+
     def _check_loss(self, step: int, loss: float) -> None:
+        if math.isfinite(loss):
+            self._not_finite_since = None
+        elif self._not_finite_since is None:
+            self._not_finite_since = step
         self._note(EVENT_NAN, not math.isfinite(loss), step=step, detail=f"the loss is {loss}")
         before, count = self._same_loss
         count = count + 1 if loss == before else 1
@@ -150,11 +185,24 @@ class Watchdog:
                 faulthandler.dump_traceback_later(GUARD_FACTOR * self.limit_s, exit=False, file=self._guard)
             if self._is_stack_requested():
                 self._exit_after(self._dump)
-            with self._lock:
-                waited_s = time.monotonic() - self._last_s
-                overdue = self._num_suspended == 0 and waited_s > self.limit_s
-            if overdue:
-                self._stall(waited_s)
+            reason = self._overdue()
+            if reason:
+                self._stall(reason)
+
+    def _overdue(self) -> str:
+        """What takes too long, in words; empty if nothing does."""
+        with self._lock:
+            now_s = time.monotonic()
+            after = f"after step {self._step}" if self._step >= 0 else "before the first step"
+            if self._saving_since_s is not None:
+                waited_s, limit_s = now_s - self._saving_since_s, self.save_limit_s
+                what = f"a save or load of a checkpoint {after} does not end: it has taken {waited_s:.1f} s"
+            elif self._num_suspended:
+                return ""
+            else:
+                waited_s, limit_s = now_s - self._last_s, self.limit_s
+                what = f"no step for {waited_s:.1f} s {after}"
+        return f"{what} (limit {limit_s:.1f} s)" if waited_s > limit_s else ""
 
     def _open_guard(self) -> int | None:
         try:
@@ -164,24 +212,34 @@ class Watchdog:
             return None
 
     def _is_stack_requested(self) -> bool:
-        try:
-            request = json.loads(self._directory.stack_request.read_text())
-        except (OSError, ValueError):
+        """Of this attempt. An earlier one may have left a request, and its clock may have been ahead of ours."""
+        identity = self._request_identity()
+        if identity is None or identity == self._known_request:
             return False
-        return float(request.get("time", 0.0)) >= self._started_s
+        try:
+            request = read_document(self._directory.stack_request, "stack-request")
+        except ConfigError:
+            return False
+        return (request.get("job"), request.get("attempt")) == (self._world.job_id, self._world.attempt)
 
-    def _stall(self, waited_s: float) -> None:
-        after = f"after step {self._step}" if self._step >= 0 else "before the first step"
-        reason = (
-            f"no step for {waited_s:.1f} s {after} (limit {self.limit_s:.1f} s): "
-            f"see stacks/ for the stack of each rank; resume from the last checkpoint"
-        )
+    def _request_identity(self) -> tuple[int, int] | None:
+        try:
+            status = self._directory.stack_request.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+    def _stall(self, problem: str) -> None:
+        reason = f"{problem}: see stacks/ for the stack of each rank; resume from the last checkpoint"
 
         def report() -> None:
             with contextlib.suppress(Exception):  # a full disk must not stop the request to the other ranks
                 write_end(self._directory, self._world, code=ExitCode.REQUEUE, reason=reason)
             with contextlib.suppress(Exception):
-                body = {"rank": self._world.rank, "reason": reason, "time": time.time()}
+                body = {
+                    "rank": self._world.rank, "reason": reason, "time": time.time(), "job": self._world.job_id,
+                    "attempt": self._world.attempt,
+                }  # fmt: skip
                 write_document(self._directory.stack_request, document("stack-request", body))
             self._dump()
             with contextlib.suppress(Exception):
@@ -225,7 +283,7 @@ def _is_dumped(path: Path, since_s: float) -> bool:
         return False
 
 
-def write_end(directory: RunDirectory, world: World, *, code: int, reason: str) -> None:
+def write_end(directory: RunDirectory, world: World, *, code: int, reason: str, lost_another: bool = False) -> None:
     """Record how this rank ended. The first cause of an attempt is kept."""
     checkpoint = directory.last_checkpoint()
     directory.write_exit_info(
@@ -237,5 +295,6 @@ def write_end(directory: RunDirectory, world: World, *, code: int, reason: str) 
             rank=world.rank,
             last_checkpoint=None if checkpoint is None else str(checkpoint.relative_to(directory.path)),
             time=time.time(),
+            lost_another=lost_another,
         )
     )

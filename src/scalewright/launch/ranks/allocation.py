@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import IO
 
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.launch.ranks.forwarding import signals_to
 from scalewright.records.events import Event, EventTail
-from scalewright.records.run_directory import RunDirectory
-from scalewright.records.types import ExitCode
+from scalewright.records.run_directory import ExitInfo, RunDirectory
+from scalewright.records.types import EnvName, ExitCode
 
 POLL_S = 1.0
+MOST_KEPT_BYTES = 1 << 16
+OUT_OF_MEMORY = re.compile(r"oom[-_ ]kill|Out Of Memory|exceeded (?:job|step) memory limit", re.IGNORECASE)
+SLURM_KILLED = "Slurm killed a rank that took more host memory than the job has; ask for more with --mem"
 
 
 def is_inside(env: Mapping[str, str]) -> bool:
@@ -56,13 +63,22 @@ def run_in_allocation(
     num_ranks: int,
     on_events: Callable[[list[Event]], None],
 ) -> int:
-    """Run the ranks under srun until they end. The exit code of srun is the largest of its tasks."""
+    """Run the ranks under srun until they end, and return the exit code of the rank that was the cause.
+
+    The exit code of srun is the largest of its tasks: often 137, of a rank that srun itself killed because another had
+    ended. What a rank recorded comes first.
+    """
     if shutil.which("srun") is None:
         raise EnvironmentFailedError("srun is not on PATH inside this Slurm allocation: load Slurm's module")
     tail = EventTail(directory.rank_events(0))
     tail.skip_to_end()
     command = srun_command(env, directory, kind=kind, num_ranks=num_ranks)
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    directory.exit_info.unlink(missing_ok=True)
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+        env={**env, EnvName.HELD: "1"},
+    )  # fmt: skip
+    messages = PassedOn(process.stderr)
     signals: list[int] = []
 
     def pass_on(number: int) -> None:
@@ -76,7 +92,53 @@ def run_in_allocation(
             time.sleep(POLL_S)
             on_events(tail.read())
     on_events(tail.read())
-    return ExitCode.INTERRUPTED if signal.SIGINT in signals else process.returncode
+    messages.finish()
+    if signal.SIGINT in signals:
+        return ExitCode.INTERRUPTED
+    return process.returncode and code_of_cause(directory, process.returncode, messages.end, job=env["SLURM_JOB_ID"])
+
+
+class PassedOn:
+    """What srun says: passed on as it comes, and its end kept, because srun alone tells why Slurm killed a rank."""
+
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        assert stream is not None
+        self._stream = stream
+        self._kept = b""
+        self._thread = threading.Thread(target=self._pass_on, name="messages of srun", daemon=True)
+        self._thread.start()
+
+    def _pass_on(self) -> None:
+        while piece := os.read(self._stream.fileno(), 4096):
+            self._kept = (self._kept + piece)[-MOST_KEPT_BYTES:]
+            with contextlib.suppress(OSError):
+                os.write(2, piece)
+
+    def finish(self) -> None:
+        self._thread.join(timeout=POLL_S)
+
+    @property
+    def end(self) -> str:
+        return self._kept.decode("utf-8", "replace")
+
+
+def code_of_cause(directory: RunDirectory, status: int, messages: str, *, job: str) -> int:
+    """The exit code of a job whose srun ended with `status`. Where Slurm told more than the ranks, it is recorded."""
+    with contextlib.suppress(ConfigError):  # not as it was written: srun's status then
+        recorded = directory.read_exit_info()
+        if recorded is not None and not recorded.finished and not recorded.lost_another:
+            return recorded.code
+    is_out_of_memory = OUT_OF_MEMORY.search(messages) is not None
+    killed = f"a rank ended with exit code {status}: see logs/"
+    reason = f"out of memory: {SLURM_KILLED}" if is_out_of_memory else killed
+    checkpoint = directory.last_checkpoint()
+    info = ExitInfo(
+        code=status, reason=reason, job=job, attempt=0, rank=-1, time=time.time(),
+        last_checkpoint=None if checkpoint is None else str(checkpoint.relative_to(directory.path)),
+    )  # fmt: skip
+    with contextlib.suppress(OSError, EnvironmentFailedError):  # a full disk may be the reason
+        directory.write_exit_info(info, is_cause=True)
+    return status
 
 
 def _count(env: Mapping[str, str], name: str, default: int) -> int:

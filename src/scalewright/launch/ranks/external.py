@@ -20,6 +20,7 @@ from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.launch.ranks.forwarding import signals_to
 from scalewright.records.documents import read_document
 from scalewright.records.run_directory import RunDirectory
+from scalewright.records.types import EnvName
 
 WAIT_S = 120.0
 """Time for the run directory of the first rank to appear. Shared file systems show new files late."""
@@ -54,7 +55,8 @@ def num_ranks_here(env: Mapping[str, str], *, requested_ranks: int | None, has_r
 
 def run_first(directory: RunDirectory, *, kind: str, look: Callable[[], None]) -> int:
     """Run the first rank as a child process, because this process prints afterwards."""
-    process = subprocess.Popen(_command(directory, kind), stdin=subprocess.DEVNULL)
+    env = {**os.environ, EnvName.HELD: "1"}
+    process = subprocess.Popen(_command(directory, kind), stdin=subprocess.DEVNULL, env=env)
     with signals_to(process.send_signal):
         while process.poll() is None:
             time.sleep(POLL_S)

@@ -49,18 +49,26 @@ def rank_environment(
 
 def pick_port(env: Mapping[str, str]) -> int:
     """A free port for the rendezvous of the ranks: MASTER_PORT if it is set and free, else any."""
+    with held_port(env) as listener:
+        return int(listener.getsockname()[1])
+
+
+def held_port(env: Mapping[str, str]) -> socket.socket:
+    """A socket that listens at such a port. Its handle is given to the first rank: nobody can take the port between."""
     requested_port = env.get("MASTER_PORT", "0")
     if not requested_port.isdigit() or int(requested_port) > 65535:
         raise ConfigError(f"MASTER_PORT is {requested_port!r}: it must be a port number from 1 to 65535")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((ADDRESS, int(requested_port)))
-        except OSError as error:
-            raise EnvironmentFailedError(
-                f"port {requested_port} cannot be used ({error.strerror}): set MASTER_PORT to another one, or unset it"
-            ) from error
-        return int(probe.getsockname()[1])
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((ADDRESS, int(requested_port)))
+        listener.listen(socket.SOMAXCONN)
+    except OSError as error:
+        listener.close()
+        raise EnvironmentFailedError(
+            f"port {requested_port} cannot be used ({error.strerror}): set MASTER_PORT to another one, or unset it"
+        ) from error
+    return listener
 
 
 @dataclass
@@ -129,7 +137,8 @@ def run_ranks(
     on_signal: Callable[[int], None] = lambda _: None,
 ) -> int:
     """Start the ranks and wait for them. Returns the exit code of the first rank that failed; 130 after Ctrl-C."""
-    port, job = pick_port(os.environ), f"local-{int(time.time())}-{os.getpid()}"
+    listener, job = held_port(os.environ), f"local-{int(time.time())}-{os.getpid()}"
+    port = int(listener.getsockname()[1])
     tails = [EventTail(directory.rank_events(rank)) for rank in range(num_ranks)]
     for tail in tails:
         tail.skip_to_end()
@@ -141,25 +150,38 @@ def run_ranks(
                 env = rank_environment(
                     os.environ, rank=rank, num_ranks=num_ranks, num_cores=num_cores, port=port, job=job
                 )
-                ranks.processes.append(start_rank(directory, kind, rank, env))
+                ranks.processes.append(start_rank(directory, kind, rank, env, listener=listener))
             _wait(ranks, lambda: on_events([event for tail in tails for event in tail.read()]), on_signal)
         finally:
+            listener.close()
             ranks.kill()
     on_events([event for tail in tails for event in tail.read()])
     return _exit_code(directory, ranks, job)
 
 
 def start_rank(
-    directory: RunDirectory, kind: str, rank: int, env: dict[str, str], *, run_path: Path | None = None
-) -> subprocess.Popen[bytes]:
-    """Start one rank, whose log is in `directory`. It opens `run_path`, if that is another."""
+    directory: RunDirectory, kind: str, rank: int, env: dict[str, str], *, run_path: Path | None = None,
+    listener: socket.socket | None = None,
+) -> subprocess.Popen[bytes]:  # fmt: skip
+    """Start one rank, whose log is in `directory`. It opens `run_path`, if that is another.
+
+    The first rank takes over `listener`, which is closed here: if that rank ends, the others are refused at once.
+    """
+    handles: tuple[int, ...] = ()
+    if listener is not None and rank == 0:
+        handles = (listener.fileno(),)
+        env = {**env, EnvName.LISTENER: str(listener.fileno())}
     command = [sys.executable, "-m", "scalewright.run", kind, "--run-dir", str(run_path or directory.path)]
     directory.log(rank).parent.mkdir(parents=True, exist_ok=True)
     with directory.log(rank).open("ab") as log:
         # In a session of its own, a rank gets Ctrl-C once, from this launcher, and not also from the terminal.
-        return subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+        process = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            pass_fds=handles,
+        )  # fmt: skip
+    if handles and listener is not None:
+        listener.close()
+    return process
 
 
 def _wait(ranks: LocalRanks, look: Callable[[], None], on_signal: Callable[[int], None]) -> None:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Protocol
 
-from scalewright.launch.ranks.local import LocalRanks, pick_port, rank_environment, start_rank
+from scalewright.launch.ranks.local import LocalRanks, held_port, rank_environment, start_rank
 from scalewright.launch.roles.division import Role, visible_devices
 from scalewright.records.types import EnvName, ExitCode
 
@@ -46,7 +46,10 @@ class LocalWorld:
         """Without `is_alone`, roles are on other nodes too: the role must be reachable from there."""
         self._role = role
         self._ranks = LocalRanks()
-        port = pick_port({name: text for name, text in env.items() if name != "MASTER_PORT"})
+        listener = held_port({name: text for name, text in env.items() if name != "MASTER_PORT"})
+        port = int(listener.getsockname()[1])
+        if not is_alone or role.kind == "controller":
+            listener.close()  # its ranks listen at another address, or not at all
         cores = len(role.cores) or num_cores
         for rank in range(role.num_ranks):
             own = rank_environment(env, rank=rank, num_ranks=role.num_ranks, num_cores=cores, port=port, job=job)
@@ -56,7 +59,8 @@ class LocalWorld:
                 own["CUDA_VISIBLE_DEVICES"] = ""
             if not is_alone:
                 del own[EnvName.LAUNCHER]
-            process = start_rank(role.directory, role.program, rank, own, run_path=role.run_path)
+            given = None if listener.fileno() < 0 else listener
+            process = start_rank(role.directory, role.program, rank, own, run_path=role.run_path, listener=given)
             self._ranks.processes.append(process)
             if role.cores:
                 each = len(role.cores) // role.num_ranks

@@ -140,6 +140,15 @@ export MASTER_ADDR=${MASTER_ADDR:-${hosts[0]}}
 }
 """Address of rank 0, by the `rendezvous` of the site's profile."""
 
+PORT = r"""
+# A port by the job's id: jobs that share a node do not share it. Where this node, the first one, uses it, the next.
+MASTER_PORT=$((@FIRST@ + SLURM_JOB_ID % @NUM@))
+while grep -qiE "^ *[0-9]+: [0-9A-F]+:$(printf %04X "$MASTER_PORT") " /proc/net/tcp /proc/net/tcp6 2>/dev/null; do
+    MASTER_PORT=$((MASTER_PORT + 1))
+done
+export MASTER_PORT
+"""
+
 PROVENANCE = r"""
 {
     printf 'job %s, attempt %s, on %s, at %s\n' "$SLURM_JOB_ID" "$attempt" "$SLURM_JOB_NODELIST" "$(date -u +%FT%TZ)"
@@ -276,16 +285,40 @@ IF_LOST = r"""elif ((cancelled == 0)) && lost_nodes; then
     ((cancelled)) || requeue "$reason"
 """
 
+CAUSE = r"""
+# recorded KEY: what a rank of this attempt wrote about its end. The script removes older records at its start.
+recorded() {
+    sed -n 's/^ *"'"$1"'": "\{0,1\}\(.*[^",]\)"\{0,1\},\{0,1\}$/\1/p' "$run_dir/exit_info.json" 2>/dev/null || true
+}
+
+# srun returns the largest code of its tasks: often 137, of a rank that it killed because another one had left. The
+# cause is the rank that wrote why it ended. One that only lost another is not: Slurm may have said why it killed one.
+find_cause() {
+    local code
+    code=$(recorded code)
+    if [[ -n $code && $code != 0 && $(recorded lost_another) != true ]]; then
+        status=$code why=$(recorded reason)
+        return 0
+    fi
+    if tail -c "+$((log_bytes + 1))" "/proc/$$/fd/2" 2>/dev/null | grep -aqiE 'oom[-_ ]kill|out of memory'; then
+        why='out of memory: Slurm killed a rank that took more host memory than the job has; ask for more with --mem'
+    fi
+    [[ -z $why ]] || rm -f -- "$run_dir/exit_info.json"
+}
+"""
+
 FINISH = r"""
 if ((noticed)); then requeue 'asked to stop'; fi
-status=0
+status=0 why=''
+log_bytes=$(stat -Lc %s "/proc/$$/fd/2" 2>/dev/null) || log_bytes=0
 @RUN@ || status=$?
+((status == 0)) || find_cause
 if ((status == 0)); then
     reason=finished
 elif ((noticed || (status == exit_requeue && cancelled == 0))); then
-    requeue 'asked to stop'
+    requeue "${why:-asked to stop}"
 @LOST@else
-    reason="the ranks ended with exit code $status: see logs"
+    reason="${why:-the ranks ended with exit code $status: see logs}"
     say "$reason"
 fi
 exit "$status"

@@ -86,8 +86,8 @@ def _shebang(site: Site) -> str:
 
 
 def _rendezvous(site: Site) -> str:
-    port = f"export MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))"
-    return parts.HOSTS + parts.RENDEZVOUS[site.rendezvous] + port
+    port = parts.PORT.replace("@FIRST@", str(FIRST_PORT)).replace("@NUM@", str(NUM_PORTS))
+    return parts.HOSTS + parts.RENDEZVOUS[site.rendezvous] + port.strip("\n")
 
 
 def _requeue(request: JobRequest) -> str:

@@ -74,6 +74,7 @@ def steps(job: ResolvedJob, image: InImage, on_rank: str) -> str:
     if request.all_nodes > 1:
         sections.append(parts.LOST_NODES.strip("\n"))
         lost = parts.IF_LOST
+    sections.append(parts.CAUSE.strip("\n"))
     return "\n\n".join([*sections, parts.FINISH.strip("\n").replace("@LOST@", lost).replace("@RUN@", run)])
 
 

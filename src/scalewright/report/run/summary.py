@@ -48,6 +48,10 @@ MEMORIES = (names.PEAK_MEMORY, PROCESS_MEMORY)
 def print_run(console: Console, run: CollectedRun, summary: RunSummary) -> None:
     ranks = f"{summary.num_ranks} rank{'s' if summary.num_ranks != 1 else ''}"
     console.print(f"[bold]{escape(summary.run)}[/]: {summary.num_steps} steps on {ranks}; {escape(summary.end)}")
+    if summary.not_finite_steps is not None:
+        first, num = summary.not_finite_steps
+        many = f"{num} steps" if num != 1 else "1 step"
+        console.print(f"[bold red]the loss is not finite[/] in {many}, first in step {first}: the model has diverged")
     console.print(escape(_description(run.config)))
     warnings = (run.prediction or {}).get("warnings", ())
     _print_comparisons(console, summary, warnings)

@@ -147,6 +147,8 @@ class LanguageTraining:
         try:
             self.session.optimizer.num_updates = int(state["num_updates"])
             self.session.train_step.loss_scale.restore(state["loss_scale"])
+            if int(state["num_updates"]) > loaded.manifest.step:
+                raise ValueError(f"{state['num_updates']} updates in {loaded.manifest.step} steps")
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"{loaded.folder}: its state is not that of a language run ({error}); resume from a checkpoint of one"

@@ -179,6 +179,8 @@ class VisionTraining:
         try:
             self.session.optimizer.num_updates, train_step.num_done = int(state["num_updates"]), loaded.manifest.step
             train_step.loss_scale.restore(state["loss_scale"])
+            if int(state["num_updates"]) > loaded.manifest.step:
+                raise ValueError(f"{state['num_updates']} updates in {loaded.manifest.step} steps")
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"{loaded.folder}: its state is not that of a vision run ({error}); resume from a checkpoint of one"
