@@ -186,3 +186,18 @@ layout = "dp=8,mbs=1,gbs=8"
     assert browser.title == HOSTILE
     assert browser.get_log("browser") == []
     assert browser.execute_script("return document.images.length") == 0
+
+
+def test_a_script_that_is_not_ours_does_not_run(browser, page: Path, tmp_path: Path) -> None:
+    """Escaping is the first barrier, the page's policy the second: it names our script by its hash."""
+    broken = tmp_path / "index.html"
+    planted = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
+    broken.write_text(page.read_text().replace("<main", f"{planted}<main", 1))
+    assert planted in broken.read_text()
+    opened(browser, broken)
+    assert browser.title != "owned"
+    refused = [
+        entry["message"] for entry in browser.get_log("browser") if "Content Security Policy" in entry["message"]
+    ]
+    assert len(refused) >= 2, refused
+    assert browser.execute_script("return document.querySelectorAll('.plots svg circle').length") > 0
