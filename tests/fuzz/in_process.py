@@ -13,7 +13,7 @@ from unittest import mock
 
 import typer
 
-from scalewright.cli.main import app
+from scalewright.cli.main import app, describe_os_error
 from scalewright.errors import ScalewrightError
 
 
@@ -43,6 +43,9 @@ def call(*arguments: str) -> Called:
             sys.stderr.write(f"error: {error}\n")
         except SystemExit as error:
             code = error.code
+        except OSError as error:
+            sentence, code = describe_os_error(error)
+            sys.stderr.write(f"error: {sentence}\n")
         except Exception as error:
             if getattr(error, "format_message", None) is None:
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -83,7 +84,7 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush cannot fail again
         sys.exit(0)  # the reader has gone: `scalewright ... | head` is not an error
     except OSError as error:
-        _fail(f"the output cannot be written: {error.strerror}", ExitCode.ENVIRONMENT, debug=debug)
+        _fail(*describe_os_error(error), debug=debug)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
@@ -97,6 +98,14 @@ def main() -> NoReturn:
     _finish(code if isinstance(code, int) else 0)
 
 
+def describe_os_error(error: OSError) -> tuple[str, int]:
+    """The sentence and the exit code of an error that no reader expected: a name that cannot be one, a full disk."""
+    if error.filename is not None and error.errno in WRONG_NAMES:
+        return f"{shortened(str(error.filename))}: {error.strerror}; check the path", ExitCode.BAD_INPUT
+    return f"the output cannot be written: {error.strerror}", ExitCode.ENVIRONMENT
+
+
+WRONG_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 MOST_DIGITS = 18
 """Of a whole number: what is larger does not fit the 64 bits of arrays."""
 _LONG_NUMBER = re.compile(rf"^(?:--?[a-z-]+=)?[+-]?\d{{{MOST_DIGITS + 1},}}$")

@@ -141,7 +141,15 @@ def _config(directory: RunDirectory) -> dict[str, Any]:
 
 
 def _prediction(directory: RunDirectory) -> dict[str, Any] | None:
-    return read_document(directory.prediction, "prediction") if directory.prediction.exists() else None
+    if not directory.prediction.exists():
+        return None
+    prediction = read_document(directory.prediction, "prediction")
+    num_gpus = prediction.get("num_gpus", 1)
+    if isinstance(num_gpus, bool) or not isinstance(num_gpus, int | float) or num_gpus < 1:
+        raise DocumentError(
+            f"{directory.prediction}: key 'num_gpus' is no number of devices; make the prediction again"
+        )
+    return prediction
 
 
 def _counters(events: list[Event]) -> list[Counter]:

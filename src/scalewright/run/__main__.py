@@ -221,6 +221,10 @@ def _guarded(kind: Kind, directory: RunDirectory, world: World, stop: StopSignal
 def describe(error: BaseException, world: World) -> tuple[int, str]:
     """Exit code and one sentence for the error that ended a run."""
     text = " ".join(str(error).split()) or type(error).__name__
+    if "EADDRINUSE" in text or "ddress already in use" in text:
+        # The script of a job looks for a free port at its start: queued again, it finds another.
+        code = ExitCode.REQUEUE if world.launcher == "slurm" else ExitCode.ENVIRONMENT
+        return code, f"port {world.master_port} of {world.master_addr} is in use: set MASTER_PORT to another"
     if isinstance(error, ScalewrightError):
         return error.exit_code, text
     if isinstance(error, KeyboardInterrupt):
@@ -234,11 +238,6 @@ def describe(error: BaseException, world: World) -> tuple[int, str]:
         )
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return ExitCode.NO, f"does not fit in memory: use more ranks, a smaller model or recompute=full ({text[:200]})"
-    if "EADDRINUSE" in text or "ddress already in use" in text:
-        return (
-            ExitCode.ENVIRONMENT,
-            f"port {world.master_port} of {world.master_addr} is in use: set MASTER_PORT to another",
-        )
     if _LOST.search(text):
         return ExitCode.ENVIRONMENT, f"{LOST_ANOTHER}, see its log and logs/rank-{world.rank}.log ({text[:200]})"
     return ExitCode.ENVIRONMENT, f"{type(error).__name__}: {text[:400]}; see logs/rank-{world.rank}.log"

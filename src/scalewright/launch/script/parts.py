@@ -141,12 +141,12 @@ export MASTER_ADDR=${MASTER_ADDR:-${hosts[0]}}
 """Address of rank 0, by the `rendezvous` of the site's profile."""
 
 PORT = r"""
-# A port by the job's id: jobs that share a node do not share it. Where this node, the first one, uses it, the next.
-MASTER_PORT=$((@FIRST@ + SLURM_JOB_ID % @NUM@))
-while grep -qiE "^ *[0-9]+: [0-9A-F]+:$(printf %04X "$MASTER_PORT") " /proc/net/tcp /proc/net/tcp6 2>/dev/null; do
-    MASTER_PORT=$((MASTER_PORT + 1))
+# A port by the job's id: jobs that share a node do not share it. If somebody listens there on this node, the first,
+# take one far from those of the next jobs. State 0A is a listener.
+export MASTER_PORT=$((@FIRST@ + SLURM_JOB_ID % @NUM@))
+while grep -qE ":$(printf %04X "$MASTER_PORT") [0-9A-F]+:[0-9A-F]+ 0A " /proc/net/tcp /proc/net/tcp6 2>/dev/null; do
+    MASTER_PORT=$((@FIRST@ + (MASTER_PORT - @FIRST@ + 4177) % @NUM@))
 done
-export MASTER_PORT
 """
 
 PROVENANCE = r"""
@@ -316,6 +316,7 @@ log_bytes=$(stat -Lc %s "/proc/$$/fd/2" 2>/dev/null) || log_bytes=0
 if ((status == 0)); then
     reason=finished
 elif ((noticed || (status == exit_requeue && cancelled == 0))); then
+    why=${why%%: *}
     requeue "${why:-asked to stop}"
 @LOST@else
     reason="${why:-the ranks ended with exit code $status: see logs}"
