@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from waiting import wait_for
 
-from scalewright.lab.cluster import Lab
+from scalewright.lab.cluster import Lab, remove_instance
 from scalewright.lab.state import instances
 
 if TYPE_CHECKING:
@@ -98,6 +101,25 @@ def test_a_start_that_fails_cleans_up_and_names_the_log(cli: Cli, refused: Refus
     assert processes_of(paths.directory) == set()
     assert "broken" not in cli("lab", "status").stdout
     assert cli("lab", "down", "broken").returncode == 0
+    assert not paths.directory.exists()
+
+
+def test_a_start_that_is_ended_leaves_no_daemons() -> None:
+    """TERM while the daemons start, as from `timeout` or a scheduler."""
+    command = [sys.executable, "-m", "scalewright", "lab", "up", "ended", "--nodes", "1", "--no-accounting"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for("a daemon", lambda: any(p.id == "ended" and processes_of(p.directory) for p in instances()))
+        process.terminate()
+        assert process.wait(timeout=60) in (0, 128 + signal.SIGTERM)  # 0: it was up before the signal came
+    finally:
+        process.kill()
+        process.wait()
+    (paths,) = [instance for instance in instances() if instance.id == "ended"]
+    if process.returncode:
+        assert processes_of(paths.directory) == set()
+        assert files_of(paths.directory) == {"log"}
+    remove_instance(paths)
     assert not paths.directory.exists()
 
 

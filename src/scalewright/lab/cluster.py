@@ -23,6 +23,7 @@ from scalewright.lab import configuration
 from scalewright.lab.accounting import start_accounting
 from scalewright.lab.cgroups import memory_control, remove_groups
 from scalewright.lab.configuration import Node, cluster_nodes
+from scalewright.lab.ending import ended_by_exceptions, ignored_signals
 from scalewright.lab.network import ShapedNetwork
 from scalewright.lab.processes import Daemons, client_env
 from scalewright.lab.spec import LabSpec, check_host
@@ -45,17 +46,19 @@ class Lab:
 
     @classmethod
     def up(cls, spec: LabSpec, id: str | None = None) -> Lab:
-        """Start a cluster. If a part fails, everything is stopped again and only the logs remain."""
+        """Start a cluster. If a part fails or a signal ends it, everything is stopped and only the logs remain."""
         check_host(spec)
         try:
             paths, _ = claim(id, spec, memory_control())
             lab = cls(paths)
-            try:
-                lab._start()
-            except BaseException:
-                lab._stop_all()
-                lab._remove(keep_logs=True)
-                raise
+            with ended_by_exceptions():
+                try:
+                    lab._start()
+                except BaseException:
+                    with ignored_signals():
+                        lab._stop_all()
+                        lab._remove(keep_logs=True)
+                    raise
         except (OSError, subprocess.TimeoutExpired) as error:
             raise EnvironmentFailedError(
                 f"the cluster could not be set up: {error}; its folder is in {lab_root()}"
