@@ -87,13 +87,15 @@ def make(folder: Path) -> Path:
 
 
 def execute(folder: Path, text: str, **more: str) -> Ran:
-    script = folder / "job.sh"
+    """As Slurm does, with a file for what the job says."""
+    script, log = folder / "job.sh", folder / "tmp" / "slurm.out"
     script.write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        ["bash", str(script)], cwd=folder, env=environment(folder) | more, stdin=subprocess.DEVNULL,
-        capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
+    with log.open("wb") as file:
+        done = subprocess.run(
+            ["bash", str(script)], cwd=folder, env=environment(folder) | more, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=file, timeout=60, check=False,
+        )  # fmt: skip
     probe = folder / "probe.argv"
     argv = [os.fsdecode(word) for word in probe.read_bytes().split(b"\0")[:-1]] if probe.exists() else None
     chosen = (folder / "probe.env").read_bytes().decode() if probe.exists() else ""
-    return Ran(code=done.returncode, stderr=done.stderr.decode(), argv=argv, chosen=chosen, folder=folder)
+    return Ran(code=done.returncode, stderr=log.read_text(), argv=argv, chosen=chosen, folder=folder)

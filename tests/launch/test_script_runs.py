@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -54,6 +55,67 @@ def test_reason_that_the_run_itself_left_stays(tmp_path: Path) -> None:
     (folder / "bin" / "probe").write_text('#!/bin/bash\necho \'{"mine": 1}\' >"$SANDBOX/run/exit_info.json"\nexit 3\n')
     ran = run(folder)
     assert (ran.code, ran.exit_info) == (3, {"mine": 1})
+
+
+RECORDED = """#!/bin/bash
+cat >"$SANDBOX/run/exit_info.json" <<'END'
+{
+  "schema": "scalewright.exit-info/1",
+  "code": CODE,
+  "reason": "no step for 10.2 s after step 5 (limit 10.0 s): see stacks/",
+  "job": "4242",
+  "lost_another": LOST
+}
+END
+echo 'SAYS' >&2
+exit 137
+"""
+KILLED = "slurmstepd: error: Detected 1 oom_kill event in StepId=4242.0. Some of the step tasks have been OOM Killed."
+
+
+@pytest.mark.parametrize(
+    ("code", "lost", "says", "ends", "requeued", "words"),
+    [
+        (75, "false", "", 75, True, "no step for 10.2 s"),
+        (3, "false", "", 3, False, "no step for 10.2 s"),
+        (3, "true", "", 137, False, "no step for"),
+        (3, "true", KILLED, 137, False, "out of memory"),
+        (75, "false", KILLED, 75, True, "no step for 10.2 s"),
+    ],
+)
+def test_the_code_and_reason_of_a_job_are_those_of_the_cause(
+    tmp_path: Path, code: int, lost: str, says: str, ends: int, requeued: bool, words: str
+) -> None:
+    """srun says 137 for the rank that it killed; the rank that left first wrote why, or Slurm did."""
+    folder = make(tmp_path / "s")
+    text = RECORDED.replace("CODE", str(code)).replace("LOST", lost).replace("SAYS", says)
+    (folder / "bin" / "probe").write_text(text)
+    ran = run(folder)
+    assert (ran.code, ran.requeued) == (ends, requeued), ran.stderr
+    assert words in str(ran.exit_info["reason"])
+    assert ran.exit_info["code"] == (ends if words == "out of memory" else code)
+
+
+def test_a_port_that_somebody_listens_at_is_not_taken(tmp_path: Path) -> None:
+    folder = make(tmp_path / "s")
+    (folder / "bin" / "probe").write_text('#!/bin/bash\nprintf %s "$MASTER_PORT" >"$SANDBOX/run/port"\n')
+    with free_listener(20500, 21000) as listener:
+        port = int(listener.getsockname()[1])
+        assert run(folder, env={"SLURM_JOB_ID": str(port - 20000)}).code == 0
+    assert int((folder / "run" / "port").read_text()) == 20000 + (port - 20000 + 4177) % 10000
+
+
+def free_listener(first: int, last: int) -> socket.socket:
+    for port in range(first, last):
+        listener = socket.socket()
+        try:
+            listener.bind(("127.0.0.1", port))
+            listener.listen()
+        except OSError:
+            listener.close()
+            continue
+        return listener
+    raise AssertionError("no free port")
 
 
 @pytest.mark.parametrize(("name", "code", "requeued"), [("USR1", 75, True), ("TERM", 75, False)])

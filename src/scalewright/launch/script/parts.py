@@ -294,13 +294,13 @@ recorded() {
 # srun returns the largest code of its tasks: often 137, of a rank that it killed because another one had left. The
 # cause is the rank that wrote why it ended. One that only lost another is not: Slurm may have said why it killed one.
 find_cause() {
-    local code
+    local code out_of_memory='oom[-_ ]kill|out of memory'
     code=$(recorded code)
     if [[ -n $code && $code != 0 && $(recorded lost_another) != true ]]; then
         status=$code why=$(recorded reason)
         return 0
     fi
-    if tail -c "+$((log_bytes + 1))" "/proc/$$/fd/2" 2>/dev/null | grep -aqiE 'oom[-_ ]kill|out of memory'; then
+    if [[ -f /proc/$$/fd/2 ]] && tail -c "+$((log_bytes + 1))" "/proc/$$/fd/2" | grep -aqiE "$out_of_memory"; then
         why='out of memory: Slurm killed a rank that took more host memory than the job has; ask for more with --mem'
     fi
     [[ -z $why ]] || rm -f -- "$run_dir/exit_info.json"
