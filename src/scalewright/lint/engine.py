@@ -13,6 +13,7 @@ from scalewright.lint.rules import all_rules
 from scalewright.lint.script import Script
 from scalewright.lint.settings import LintSettings, find_settings, load_settings
 from scalewright.lint.suppressions import SUPPRESSION_RULES, Suppression, suppression_unused, suppressions
+from scalewright.lint.written_scripts import written_scripts
 from scalewright.records.types import Finding
 
 _BOUND = re.compile(r"(>=|<=|<|>|==)\s*(\d+)\.(\d+)")
@@ -51,6 +52,8 @@ class Linter:
                     used.add((cover.line, rule.id))
                     continue
                 findings.append(self._finding(rule, hit, script))
+        for written in written_scripts(script):
+            findings += [_moved(finding, written.line) for finding in self.lint(written.script)]
         if suppression_unused.id in rules:
             findings += [self._finding(suppression_unused, hit, script) for hit in _unused(comments, used, rules)]
         return sorted(without_repeats(findings), key=lambda f: (f.line, f.column, f.rule))
@@ -82,6 +85,18 @@ class Linter:
             end_column=hit.end_column,
             fix=None if origin else hit.fix,
         )
+
+
+def _moved(finding: LintFinding, first_line: int) -> LintFinding:
+    """A finding in a job script that this script writes, at its line here. The text differs, so it has no fix."""
+    return replace(
+        finding,
+        line=first_line + finding.line - 1,
+        column=1,
+        end_column=0,
+        fix=None,
+        message=f"{finding.message} (in the job script that is written here)",
+    )
 
 
 def _unused(comments: Iterable[Suppression], used: set[tuple[int, str]], rules: dict[str, LintRule]) -> Iterator[Hit]:

@@ -15,6 +15,7 @@ from scalewright.lint.rule import ScriptFix, insert_text
 from scalewright.lint.script import Script
 from scalewright.lint.shell.launches import Launch
 from scalewright.lint.shell.syntax import Command, Word
+from scalewright.lint.shell.words import base_name
 from scalewright.sites.types import Site, SitePartition
 
 SURVEY = "287 public GPU training scripts"
@@ -153,9 +154,12 @@ def has_unknown_options(launch: Launch) -> bool:
     for word in launch.command.words:
         if word.text[:1] != "$" or word.is_static or not (launch.start <= word.start and word.end <= launch.end):
             continue
+        if base_name(word.text)[:1] != "$":
+            continue  # `$(which torchrun)` or `$ENV/bin/torchrun`: the launcher itself
         if all(option.end != word.end for option in launch.options):
             return True
-    return bool(launch.program) and launch.program[0].text.startswith("$") and not launch.program[0].is_static
+    first = launch.program[0] if launch.program else None
+    return first is not None and not first.is_static and base_name(first.text).startswith("$")
 
 
 def own_words(launch: Launch) -> list[Word]:

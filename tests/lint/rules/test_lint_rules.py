@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from scalewright.lint.script import Script, parse_script
 from scalewright.lint.settings import LintSettings
 
 sys.path.insert(0, str(Path(__file__).parent))  # the cases beside this file
+import lint_cases_fresh
 import lint_cases_header
 import lint_cases_nested
 import lint_cases_ranks
@@ -28,7 +30,11 @@ CASES: dict[str, Cases] = {
     **lint_cases_runs.CASES,
     **lint_cases_rest.CASES,
     **lint_cases_nested.CASES,
+    **lint_cases_fresh.CASES,
 }
+for _rule, _more in lint_cases_fresh.MORE.items():
+    _cases = CASES[_rule]
+    CASES[_rule] = replace(_cases, fires=_cases.fires + _more.fires, silent=_cases.silent + _more.silent)
 RULES = all_rules()
 
 

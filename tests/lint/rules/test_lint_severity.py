@@ -16,6 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # how cases are written
 from lint_cases import job
 
 GPU = "--gres=gpu:4 --time=12:00:00 --cpus-per-task=8"
+TWO = "--nodes=2 --ntasks-per-node=1 --gpus-per-node=4"
+EARLY = "$LAUNCH --nnodes=2 --node_rank=$SLURM_PROCID train.py"
 REQUEUE = f"{GPU} --requeue --signal=B:USR1@120"
 BEHIND = "srun python train.py &\npid=$!\nwait $pid"
 
@@ -31,6 +33,12 @@ def findings_of(rule: str, text: str, folder: Path = Path()) -> list[LintFinding
         ("directive-malformed", job(GPU, "# SBATCH --exclusive\nsrun hostname"), "info"),
         ("directive-malformed", job("--nodes=1", "# SBATCH --time=01:00:00\nsrun hostname"), "warning"),
         ("directive-malformed", job(GPU, "#SBTACH --exclusive\nsrun hostname"), "error"),
+        ("rank-expanded-early", job(TWO, f'srun bash -c "{EARLY} --rdzv_backend c10d"'), "info"),
+        ("fixed-port", job("--gres=gpu:8", "export MASTER_PORT=29500\nsrun python train.py"), "info"),
+        ("fixed-port", job("--gres=gpu:4 --mem=0", "export MASTER_PORT=29500\nsrun python train.py"), "info"),
+        ("tasks-without-srun", job("--nodes=1 --ntasks=4 --gres=gpu:4", "python train.py"), "warning"),
+        ("tasks-without-srun", job("--nodes=1 --ntasks=4 --gres=gpu:1", "python train.py"), "info"),
+        ("slurm-variable-unset", job("--gres=gpu:4", "echo $SLURM_GPUS\nsrun python train.py"), "info"),
         ("nodes-idle", job("--nodes=2", "torchrun --nproc_per_node=4 train.py"), "warning"),
         ("nodes-idle", job("--nodes=2", "torchrun --nnodes=2 --nproc_per_node=4 train.py"), "error"),
         ("requeue-without-resume", job(REQUEUE, BEHIND), "warning"),

@@ -11,6 +11,7 @@ from scalewright.lint.job_facts import (
     add_option,
     has_unknown_options,
     mentions,
+    number,
     started_by,
     step_nodes,
     step_tasks_per_node,
@@ -68,6 +69,67 @@ def no_kill_on_bad_exit(script: Script, context: Context) -> Iterator[Hit]:
                     script, step, "--kill-on-bad-exit=1", title="end the step when a rank fails", is_safe=False
                 ),
             )
+
+
+_GPU_OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+
+
+@rule(
+    id="gpus-only-on-srun",
+    severity="warning",
+    title="srun requests GPUs that the job does not have",
+    why="A step takes its GPUs from the job. If the header requests none, srun refuses the step: Invalid generic "
+    "resource (gres) specification.",
+    source="Slurm, srun(1): a step uses the resources of the job's allocation",
+    before="#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --ntasks=4\nsrun --gpus-per-task=1 python train.py\n",
+    after="#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --ntasks=4\n#SBATCH --gpus-per-task=1\nsrun python train.py\n",
+)
+def gpus_only_on_srun(script: Script, context: Context) -> Iterator[Hit]:
+    is_whole = script.has("exclusive") or script.has("tres-per-task") or context.site is not None
+    if script.asks_for_gpus or script.is_template or is_whole or not any(d.is_effective for d in script.directives):
+        return
+    for launch in script.launched("srun"):
+        option = launch.option(*_GPU_OPTIONS)
+        is_gpu = option is not None and (option.name != "gres" or "gpu" in (option.value or ""))
+        if option is None or not is_gpu or launch.has("jobid", "partition", "account") or option.value in ("0", "none"):
+            continue
+        yield at(
+            script,
+            option,
+            f"the step requests GPUs with --{option.name}, and the job has none",
+            next_step=f"request them for the job: #SBATCH --{option.name}={option.value}",
+        )
+        return
+
+
+@rule(
+    id="step-fewer-cpus",
+    severity="warning",
+    title="A step takes fewer CPUs than the job has",
+    why="The tasks are bound to the CPUs that srun requests. The rest of the job's CPUs idle, and data loaders share "
+    "the few that are left.",
+    source="Slurm, srun(1), --cpus-per-task",
+    before=_HEAD + "srun --cpus-per-task=1 python train.py\n",
+    after=_HEAD + 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python train.py\n',
+)
+def step_fewer_cpus(script: Script, context: Context) -> Iterator[Hit]:
+    per_task, tasks = script.number("cpus-per-task"), script.tasks_per_node
+    steps = list(_steps(script))
+    if per_task is None or tasks is None or len(steps) != 1 or not script.asks_for_gpus:
+        return
+    step = steps[0]
+    option = step.option("cpus-per-task")
+    cpus = number(script, option.value) if option is not None else None
+    tasks_of_step = step_tasks_per_node(script, step)
+    if option is None or cpus is None or tasks_of_step is None or step.command.within.is_background:
+        return
+    if 2 * cpus * tasks_of_step <= per_task * tasks:
+        yield at(
+            script,
+            option,
+            f"the step uses {cpus * tasks_of_step} of {per_task * tasks} CPUs of each node",
+            next_step=f"write --cpus-per-task={per_task * tasks // tasks_of_step}",
+        )
 
 
 @rule(

@@ -156,7 +156,7 @@ def _srun(words: list[Word], command: Command, outer: tuple[Launch, ...]) -> tup
         launch_options += [LaunchOption(name=o.name, value=o.value, start=o.start, end=o.end) for o in options]
         num_used += num_read
         unread = arguments[num_used:]
-        if len(unread) < 2 or not unread[0].text.startswith("$") or not _follows_options(unread[1].text):
+        if len(unread) < 2 or not _may_hold_options(unread[0].text) or not _follows_options(unread[1].text):
             break
         num_used += 1
     program = words[1 + num_used :]
@@ -193,7 +193,7 @@ def _read(words: Sequence[Word], flags: set[str], pairs: tuple[str, ...] = ()) -
         word = words[index]
         if word.text == "--":
             return options, index + 1
-        if word.text.startswith("$") and not word.is_static:
+        if _may_hold_options(word.text) and not word.is_static:
             if index + 1 == len(words) or not _follows_options(words[index + 1].text):
                 break
             index += 1
@@ -212,6 +212,11 @@ def _read(words: Sequence[Word], flags: set[str], pairs: tuple[str, ...] = ()) -
         options.append(LaunchOption(name=name, value=" ".join(values) or None, start=word.start, end=last.end))
         index += 1 + num_values
     return options, min(index, len(words))
+
+
+def _may_hold_options(text: str) -> bool:
+    """Whether an unknown variable may hold options: `$FLAGS`, not `$ENV/bin/python` or `$(which python)`."""
+    return text.startswith("$") and base_name(text).startswith("$")
 
 
 def _follows_options(text: str) -> bool:

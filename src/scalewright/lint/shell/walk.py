@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from scalewright.lint.shell.launches import launches_of
 from scalewright.lint.shell.syntax import (
     MAX_DEPTH,
     Assignment,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _WHOLE_REFERENCE = re.compile(r"^\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?\}|([A-Za-z_]\w*))$")
 _LOOPS: dict[str, Loop] = {"for": "for", "while": "while", "until": "until", "select": "select"}
+_SCRIPT_ENDS = (".sh", ".bash")
 _SUBSTITUTES = re.compile(r"[$<>=]\(|`")
 """What every text with a substitution holds."""
 _MAX_NESTED = 6
@@ -236,6 +238,7 @@ def _command(
     state.commands.append(command)
     _forget_read_variables(command, state)
     _sourced_file(command, within, state, depth)
+    _called_script(command, within, state, depth)
     _text_for_shell(command, within, state, depth)
     return command
 
@@ -293,6 +296,23 @@ def _sourced_file(command: Command, within: Enclosing, state: WalkState, depth: 
     unit = Unit(text=text, code=text, fixed=(command.start, command.end), origin=name)
     _walk(parse(text).root_node, unit, within, state, depth + 1)
     state.num_nested -= 1
+
+
+def _called_script(command: Command, within: Enclosing, state: WalkState, depth: int) -> None:
+    """`srun ./run.sh` or `bash run.sh`: walk over the script beside; its commands get the place of this one."""
+    if state.num_nested >= _MAX_NESTED or not any(word.text.endswith(_SCRIPT_ENDS) for word in command.words):
+        return
+    chain = tuple(launches_of(command))
+    program = chain[-1].program if chain else command.words
+    if program and base_name(program[0].text) in SHELLS:
+        program = program[1:]
+    name = resolve(program[0].text, state.variables) if program else ""
+    text = state.read_file(name) if name.endswith(_SCRIPT_ENDS) and name not in state.sourced else None
+    if text is None:
+        return
+    state.sourced.append(name)
+    unit = Unit(text=text, code=text, fixed=(command.start, command.end), origin=name, parent=command)
+    _walk_nested(unit, within, state, depth)
 
 
 def _assignment(node: Node, unit: Unit, within: Enclosing, state: WalkState, *, is_exported: bool, depth: int) -> None:

@@ -54,11 +54,14 @@ class WalkState:
             words = assignment.items
         else:
             text = resolve(value.text, self.variables)
-            if text.startswith(("$(", "`")) or len(text) > _MAX_VALUE:
+            if len(text) > _MAX_VALUE:
+                return None
+            parts = split_words(text)
+            if len(parts) == 1 and text.startswith(("$(", "`")):
                 return None
             words = tuple(
                 Word(text=part, start=value.start, end=value.end, is_static="$" not in part and "`" not in part)
-                for part in split_words(text)
+                for part in parts
             )
         if assignment.is_append:
             before = self.variables.get(assignment.name)

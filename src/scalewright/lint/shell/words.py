@@ -46,8 +46,13 @@ class Unit:
         return self.text[node.start_byte : node.end_byte] != self.code[node.start_byte : node.end_byte]
 
 
+_LOOKED_UP = re.compile(r"^(?:\$\(|`)\s*(?:which|command\s+-v|type\s+-[pP])\s+([\w./+-]+)\s*[)`]$")
+
+
 def base_name(text: str) -> str:
-    """Name of a program without its folder."""
+    """Name of a program without its folder; of `$(which NAME)` the name that is looked up."""
+    if text[:1] in "$`" and (looked_up := _LOOKED_UP.match(text)) is not None:
+        text = looked_up.group(1)
     return text.rpartition("/")[2]
 
 

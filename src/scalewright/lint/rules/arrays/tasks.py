@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from scalewright.lint.job_facts import GUIDE, MANY_TASKS, code_of, mentions
-from scalewright.lint.rule import Context, Hit, at, insert_before_body, insert_text, replace_text, rule
+from scalewright.lint.rule import Context, Hit, at, at_span, insert_before_body, insert_text, replace_text, rule
 from scalewright.lint.script import Script
 
 HUNDREDS = 100
@@ -152,6 +152,49 @@ def array_index_unused(script: Script, context: Context) -> Iterator[Hit]:
         "nothing in the script reads SLURM_ARRAY_TASK_ID",
         next_step="pass it to the program, unless the program reads it itself",
     )
+
+
+_COUNTED = re.compile(
+    r"(?:--|\b)((?:num|n|total|nb|world)[-_](?:\w+[-_])?"
+    r"(?:shards?|chunks?|splits?|parts?|jobs?|tasks?|workers?|folds?|size)|"
+    r"(?:shards|chunks|splits|parts|folds)|(?:NUM|N|TOTAL|WORLD)_\w+)"
+    r"(?:=|\s{1,4})[\"']?(\d{1,6}\b|\$\{?SLURM_ARRAY_TASK_MAX\}?)"
+)
+"""An option or a variable that counts the parts of the work."""
+
+
+@rule(
+    id="array-count-off",
+    severity="warning",
+    title="The number of parts and the number of array tasks differ by one",
+    why="An array 0-10 has 11 tasks, and SLURM_ARRAY_TASK_MAX is its last index. Counted from 0, the last task has no "
+    "part of its own, or one part is never processed.",
+    source="Slurm, job array support: SLURM_ARRAY_TASK_COUNT is the number of tasks, TASK_MAX the last index",
+    before=_HEAD
+    + "#SBATCH --array=0-9\npython run.py --shard $SLURM_ARRAY_TASK_ID --num-shards $SLURM_ARRAY_TASK_MAX\n",
+    after=_HEAD
+    + '#SBATCH --array=0-9\npython run.py --shard "$SLURM_ARRAY_TASK_ID" --num-shards $SLURM_ARRAY_TASK_COUNT\n',
+)
+def array_count_off(script: Script, context: Context) -> Iterator[Hit]:
+    bounds = re.fullmatch(r"0-(\d{1,6})(?:%\d+)?", script.value("array") or "")
+    if bounds is None or "SLURM_ARRAY_TASK_ID" not in script.text:
+        return
+    last = int(bounds.group(1))
+    for match in _COUNTED.finditer(code_of(script)):
+        is_max = "TASK_MAX" in match.group(2)
+        if not is_max and (match.group(2) != str(last) or last < 2 or not re.search(_PARTS, match.group(1))):
+            continue
+        yield at_span(
+            script,
+            match.start(),
+            match.end(),
+            f"{match.group(1)} is {last}, and the array 0-{last} has {last + 1} tasks",
+            next_step="write $SLURM_ARRAY_TASK_COUNT" if is_max else f"write --array=0-{last - 1}, or {last + 1} parts",
+        )
+        return
+
+
+_PARTS = re.compile(r"shard|chunk|split|part|fold|job|task", re.IGNORECASE)
 
 
 @rule(

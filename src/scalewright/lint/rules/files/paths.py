@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from scalewright.lint.header.directives import Directive
 from scalewright.lint.job_facts import GUIDE, SURVEY, code_of, has_job_id, work_commands
-from scalewright.lint.rule import Context, Hit, at, at_span, replace_text, rule
+from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, at_span, replace_text, rule
 from scalewright.lint.rules.arrays.tasks import array_size
 from scalewright.lint.script import Script
 
@@ -36,34 +37,42 @@ _SAVE_TO = re.compile(
 def output_overwritten(script: Script, context: Context) -> Iterator[Hit]:
     if script.value("open-mode") == "append":
         return
-    for name in ("output", "error"):
-        directive = script.directive(name)
-        value = directive.value if directive is not None else None
-        if directive is None or not value or value.startswith("/dev/") or script.is_placeholder(name):
-            continue
-        if name == "error" and value == script.value("output"):
-            continue
-        if re.search(r"%\d*[jJAsbN]|[$`{<]|\d{4}-?\d{2}-?\d{2}|\d{6}|path/to|/path", value) or (
-            script.has("array") and not re.search(r"%\d*a", value)
-        ):
-            continue
-        raw = script.text[directive.start : directive.end]
-        stem, dot, suffix = raw.rpartition(".")
-        mark = "%A" if script.has("array") else "%j"
-        text = (
-            f"{stem}-{mark}{dot}{suffix}"
-            if dot and "/" not in suffix and stem[-1:] not in ("/", "=")
-            else f"{raw}-{mark}"
-        )
-        is_plain = '"' not in raw and "'" not in raw
-        yield at(
-            script,
-            directive,
-            f"the next run overwrites {value}",
-            next_step=f"add the job id to the name: {mark}",
-            fix=replace_text(directive, text, title="write one log per job", is_safe=False) if is_plain else None,
-        )
-        return  # the second log has the same mistake
+    logs = [log for name in ("output", "error") if (log := _overwritten_log(script, name)) is not None]
+    if not logs:
+        return
+    mark = "%A" if script.has("array") else "%j"
+    edits = tuple(Edit(start=log.start, end=log.end, text=text) for log in logs if (text := _marked(script, log, mark)))
+    fix = ScriptFix(edits=edits, title="write one log per job", is_safe=False)
+    yield at(
+        script,
+        logs[0],
+        f"the next run overwrites {' and '.join(str(log.value) for log in logs)}",
+        next_step=f"add the job id to the name: {mark}",
+        fix=fix if len(edits) == len(logs) else None,
+    )
+
+
+def _overwritten_log(script: Script, name: str) -> Directive | None:
+    """The directive of a log that has the same name in every run; None: it has another name, or is not set."""
+    directive = script.directive(name)
+    value = directive.value if directive is not None else None
+    if directive is None or not value or value.startswith("/dev/") or script.is_placeholder(name):
+        return None
+    if name == "error" and value == script.value("output"):
+        return None
+    if re.search(r"%\d*[jJAsbN]|[$`{<]|\d{4}-?\d{2}-?\d{2}|\d{6}|path/to|/path", value):
+        return None
+    return None if script.has("array") and not re.search(r"%\d*a", value) else directive
+
+
+def _marked(script: Script, directive: Directive, mark: str) -> str:
+    """The directive with a mark in the name of its file; empty: it has quotes."""
+    raw = script.text[directive.start : directive.end]
+    stem, dot, suffix = raw.rpartition(".")
+    if '"' in raw or "'" in raw:
+        return ""
+    has_ending = dot and "/" not in suffix and stem[-1:] not in ("/", "=")
+    return f"{stem}-{mark}{dot}{suffix}" if has_ending else f"{raw}-{mark}"
 
 
 @rule(

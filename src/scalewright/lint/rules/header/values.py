@@ -68,11 +68,15 @@ _EXPECTED_FORMS = {
 def value_invalid(script: Script, context: Context) -> Iterator[Hit]:
     for directive in script.directives:
         check_form = _EXPECTED_FORMS.get(directive.name)
-        if check_form is None or not directive.is_effective or not directive.value or _is_unknown(directive.value):
+        if check_form is None or not directive.is_effective or directive.value is None or _is_unknown(directive.value):
             continue
         expected_form = check_form(directive.value)
         if expected_form:
             is_equals_sign = directive.value == "="
+            if not directive.value:
+                message = f"--{directive.name} has no value, and sbatch refuses the script"
+                yield at(script, directive, message, next_step=f"write {expected_form}, or remove the line")
+                continue
             yield at(
                 script,
                 directive,
@@ -101,6 +105,27 @@ def _rewritten(script: Script, directive: Directive) -> ScriptFix | None:
     text = {"h": f"{amount:02d}:00:00", "d": f"{amount}-00:00:00", "m": f"{amount}"}[unit]
     raw = script.text[directive.start : directive.end]
     return replace_text(directive, raw.replace(value, text, 1), title=f"write {text}", is_safe=True)
+
+
+@rule(
+    id="time-zero",
+    severity="warning",
+    title="A time limit of zero means no limit",
+    why="--time=0 requests a job without a time limit. Where the partition has one, the job waits forever with "
+    "PartitionTimeLimit or is refused. It never starts early in a gap of the schedule.",
+    source="Slurm, sbatch(1), --time: a time limit of zero requests that no time limit be imposed",
+    before="#!/bin/bash\n#SBATCH --time=0\nsrun python train.py\n",
+    after="#!/bin/bash\n#SBATCH --time=12:00:00\nsrun python train.py\n",
+)
+def time_zero(script: Script, context: Context) -> Iterator[Hit]:
+    directive = script.directive("time")
+    if directive is not None and re.fullmatch(r"0+(?:[:-]0+)*", directive.value or ""):
+        yield at(
+            script,
+            directive,
+            f"--time={directive.value} requests no time limit, which most partitions do not allow",
+            next_step="write the time that the job needs, such as --time=12:00:00",
+        )
 
 
 @rule(

@@ -271,6 +271,7 @@ def tasks_without_srun(script: Script, context: Context) -> Iterator[Hit]:
                 work.command,
                 f"the job requests {script.num_tasks} tasks, and this starts one process",
                 next_step="put srun before it, or request one task with more CPUs",
+                severity="warning" if script.tasks_per_node == script.gpus_per_node else None,
             )
             return
 

@@ -38,7 +38,7 @@ _TWO = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --g
 )
 def no_rendezvous(script: Script, context: Context) -> Iterator[Hit]:
     for launch in script.launched("torchrun", "accelerate"):
-        if not _spans_nodes(script, launch) or has_unknown_options(launch) or launch.command.origin:
+        if not _spans_nodes(script, launch) or has_unknown_options(launch):
             continue
         static = launch.value("rdzv-backend") in (None, "static")
         meets = launch.has("rdzv-endpoint") or (static and launch.has("master-addr"))
@@ -79,7 +79,7 @@ def nodes_train_apart(script: Script, context: Context) -> Iterator[Hit]:
         if step is None or (nodes or 1) < 2 or has_unknown_options(launch) or launch.has(*_NODE_OPTIONS[launch.tool]):
             continue
         outermost = launch.command.parent or launch.command
-        if launch.command.origin or re.search(_NODES_IN_ENVIRONMENT, code_of(script)):
+        if re.search(_NODES_IN_ENVIRONMENT, code_of(script)):
             continue
         if re.search(_WORK_BY_NODE, script.text[outermost.start : outermost.end]):
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from scalewright.lint.job_facts import code_of, number
+from scalewright.lint.job_facts import code_of, number, work_commands
 from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, rule
 from scalewright.lint.script import Script
 from scalewright.lint.shell.syntax import Command
@@ -133,3 +133,52 @@ def sleep_for_ray(script: Script, context: Context) -> Iterator[Hit]:
                 next_step='wait until Ray answers: until ray status --address="$head:$port"; do sleep 2; done',
             )
             return
+
+
+@rule(
+    id="wait-for-ray",
+    severity="error",
+    title="wait never returns, because Ray does not end",
+    why="ray start --block runs until somebody stops Ray. A wait without a process id waits for it too, so the job "
+    "occupies its nodes until its time limit after the work is done.",
+    source="bash(1), wait: without arguments it waits for all background processes; Ray, ray start --block",
+    before=_TWO + "srun ray start --head --block &\nuntil ray status; do sleep 5; done\npython driver.py\nwait\n",
+    after=_TWO + "srun ray start --head --block &\nuntil ray status; do sleep 5; done\npython driver.py\nray stop\n",
+    needs_header=False,
+)
+def wait_for_ray(script: Script, context: Context) -> Iterator[Hit]:
+    blocking = [c for c in _ray_starts(script) if "--block" in c.texts and _outermost(c).within.is_background]
+    if not blocking:
+        return
+    for command in script.called("wait"):
+        if len(command.words) > 1 or command.start < blocking[0].start or command.within.functions or command.parent:
+            continue
+        drivers = [
+            work
+            for work in work_commands(script)
+            if work.is_foreground
+            and blocking[-1].end < work.command.start < command.start
+            and not _is_ray(work.command)
+        ]
+        last = drivers[-1].command.end if drivers else 0
+        if drivers and not _ENDS_RAY.search(code_of(script)[last : command.start]):
+            yield at(
+                script,
+                command,
+                f"Ray never ends by itself, so the job waits here after line {drivers[-1].command.line} has ended",
+                next_step="remove it, or stop Ray before it: ray stop on every node, or scancel the steps",
+            )
+            return
+
+
+_ENDS_RAY = re.compile(r"ray\s+stop|\bkill\b|\bscancel\b|\bexit\b|pkill")
+
+
+def _outermost(command: Command) -> Command:
+    while command.parent is not None:
+        command = command.parent
+    return command
+
+
+def _is_ray(command: Command) -> bool:
+    return re.search(r"(?:^|[\s/])ray\s+(?:start|status|list)", " ".join(command.texts[:40])) is not None

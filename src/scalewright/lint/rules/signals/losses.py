@@ -1,0 +1,110 @@
+"""Rules about work or failures that are lost: a status that is hidden, and checkpoints that are too rare."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from scalewright.lint.job_facts import code_of, number, trains, work_commands
+from scalewright.lint.rule import Context, Hit, at, at_span, rule
+from scalewright.lint.script import Script
+from scalewright.sites.walltime import HOUR_S
+
+_HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:4\n#SBATCH --time=12:00:00\n"
+_QUICK_NAMES = """echo printf date hostname sleep rm cp mv cd ls cat true : conda deactivate module ml df du nvidia-smi
+export unset set sacct seff sstat squeue scontrol mkdir touch rsync tar chmod pwd"""
+_QUICK = frozenset(_QUICK_NAMES.split())
+"""Commands that end quickly and say nothing about the training."""
+_STEPS = (
+    r"(?:train[-_]iters|max[-_]steps|total[-_]steps|num[-_](?:train(?:ing)?[-_])?steps|max[-_]train[-_]steps|"
+    r"max[-_]iters|iters)"
+)
+_SAVE_STEPS = (
+    r"(?:save[-_]interval|save[-_]steps|save[-_]every(?:[-_]n[-_]steps)?|save[-_]freq|"
+    r"checkpoint(?:ing)?[-_](?:steps|interval|every|freq))"
+)
+_EPOCHS = r"(?:epochs|max[-_]epochs|num[-_](?:train[-_])?epochs|n[-_]epochs)"
+_SAVE_EPOCHS = (
+    r"(?:save[-_]every[-_](?:n[-_])?epochs?|save[-_]epochs?(?:[-_]interval|[-_]freq)?|save[-_]ckpt[-_]freq|"
+    r"checkpoint[-_]every[-_]n[-_]epochs?)"
+)
+
+
+@rule(
+    id="exit-status-hidden",
+    severity="warning",
+    title="The last command hides that the training failed",
+    why="Slurm takes the exit code of the script's last command. After a final echo a failed training is COMPLETED: "
+    "nobody is notified, and jobs that depend on it start.",
+    source="Slurm, sbatch(1): the exit code of the job is that of the script; bash(1), EXIT STATUS",
+    before=_HEAD + "srun python train.py\necho done\n",
+    after=_HEAD + "set -e\nsrun python train.py\necho done\n",
+)
+def exit_status_hidden(script: Script, context: Context) -> Iterator[Hit]:
+    if not script.is_shell or "errexit" in script.shell_options or not trains(script):
+        return
+    works = [
+        work
+        for work in work_commands(script)
+        if work.is_foreground and not work.command.within.functions and not work.command.origin
+    ]
+    if (
+        not works
+        or "$?" in code_of(script)
+        or any("ERR" in trap.signals or "EXIT" in trap.signals for trap in script.traps)
+    ):
+        return
+    last = works[-1].command
+    within = last.within
+    if within.is_condition or within.is_pipeline or within.loops or within.is_branch or len(works) > 1:
+        return
+    later = [c for c in script.commands if c.start >= last.end and c.parent is None and not c.within.functions]
+    if (
+        not later
+        or any(c.name not in _QUICK for c in later)
+        or re.search(r"\bexit\b|PIPESTATUS|\bwait\b", code_of(script))
+    ):
+        return
+    yield at(
+        script,
+        later[-1],
+        f"the job succeeds even if line {last.line} fails: {later[-1].name} is the last command",
+        next_step="begin with set -e, or end with the status: status=$?; ...; exit $status",
+    )
+
+
+@rule(
+    id="save-interval-long",
+    severity="warning",
+    title="More than half of the job can be lost",
+    why="Checkpoints are so far apart that a failure, or the time limit, can cost more than half of all steps.",
+    source="checkpoint intervals: the loss of a failure is half of the interval on average, and all of it at worst",
+    before=_HEAD + "srun python train.py --max_steps 10000 --save_steps 10000\n",
+    after=_HEAD + "srun python train.py --max_steps 10000 --save_steps 1000\n",
+)
+def save_interval_long(script: Script, context: Context) -> Iterator[Hit]:
+    if not trains(script) or (script.time_s is not None and script.time_s < HOUR_S):
+        return
+    code = code_of(script)
+    for total_name, save_name, unit in ((_STEPS, _SAVE_STEPS, "steps"), (_EPOCHS, _SAVE_EPOCHS, "epochs")):
+        totals, saves = _values(script, code, total_name), _values(script, code, save_name)
+        if len(totals) != 1 or len(saves) != 1:
+            continue
+        (total, _), (save, place) = totals[0], saves[0]
+        if total > 1 and 2 * save > total and save > 1:
+            yield at_span(
+                script,
+                place.start(),
+                place.end(),
+                f"a checkpoint every {save:,} of {total:,} {unit}",
+                next_step="save at least every hour of the run",
+            )
+
+
+def _values(script: Script, code: str, name: str) -> list[tuple[int, re.Match[str]]]:
+    """Values of an option whose number is known, with their places."""
+    pattern = re.compile(
+        rf"(?<![\w-])(?:--|\+{{0,2}}(?:\w+\.){{0,4}}){name}(?:=|\s{{1,4}})[\"']?(\d{{1,9}}\b|\$\{{?\w+\}}?)"
+    )
+    values = [(number(script, match.group(1)), match) for match in pattern.finditer(code)]
+    return [(value, match) for value, match in values if value is not None]
