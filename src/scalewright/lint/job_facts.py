@@ -38,7 +38,7 @@ read tee sort wc cut tr basename dirname mktemp stat file md5sum sha256sum ibv_d
 taskset id uptime squeue sacct sinfo sstat sbatch scancel singularity_version nvidia-cuda-mps-
 control curl wget readonly typeset shift let eval exec command type hash alias shopt popd pushd
 umask logger jobs disown bc seq xargs realpath readlink lfs dcgmi locale history mapfile
-readarray getopts huggingface-cli hf wandb seff"""
+readarray getopts huggingface-cli hf wandb seff sudo apt apt-get yum dnf"""
 _TRIVIAL = frozenset(_TRIVIAL_NAMES.split())
 """Programs that end quickly."""
 _QUICK_MODULES = ("pip", "venv", "virtualenv", "json.tool", "site", "ensurepip", "torch.utils.collect_env")

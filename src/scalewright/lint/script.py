@@ -297,7 +297,7 @@ class Script:
 
 def _gpu_count(value: str | None, *, is_gres: bool = False) -> int | None:
     """GPUs in a value such as `4`, `a100:4` or `gpu:a100:4`; None: no value, or unknown."""
-    if value is None:
+    if value is None or _PLACEHOLDER.search(value):
         return None
     items = [item for item in value.split(",") if not is_gres or item.strip().startswith("gpu")]
     if is_gres and [

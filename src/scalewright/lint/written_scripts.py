@@ -35,7 +35,8 @@ def written_scripts(script: Script) -> Iterator[WrittenScript]:
 
 def _text(script: Script, doc: Heredoc) -> str:
     """The text that the job gets: tabs of `<<-` removed, and known variables of the outer script put in."""
-    text = re.sub(r"^\t+", "", doc.text, flags=re.MULTILINE) if doc.text.startswith("\t") else doc.text
+    mark = script.text[: doc.start].rpartition("<<")[2]
+    text = re.sub(r"^\t+", "", doc.text, flags=re.MULTILINE) if mark.startswith("-") else doc.text
     if doc.is_quoted:
         return text
     lines = [_expanded(script, line) for line in text.split("\n")]

@@ -22,6 +22,7 @@ CASES = {
             job(GPU, 'cd "$SLURM_SUBMIT_DIR"\npython train.py'),
             shell('cd "$(dirname "$0")"\npython train.py'),
             job(GPU, 'cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")}"\npython train.py'),
+            job(GPU, 'echo "see $(dirname "$0")/report.sh"\npython train.py'),
             job(GPU, 'if [ -z "$SLURM_JOB_ID" ]; then cd $(dirname "$0"); fi\npython train.py'),
         ),
     ),
@@ -94,7 +95,7 @@ CASES = {
     ),
     "gpus-only-on-srun": Cases(
         fires=(
-            job("--nodes=1 --ntasks=4", "srun --gpus-per-task=1 python train.py"),
+            job("--nodes=1 --ntasks=4 --mem=8G", "srun --gpus-per-task=1 python train.py"),
             job("--nodes=1", "srun --gres=gpu:4 python train.py"),
         ),
         silent=(
@@ -102,6 +103,27 @@ CASES = {
             job("--nodes=1", "srun --gres=nvme:1 python train.py"),
             job("--nodes=1 --exclusive", "srun --gpus-per-task=1 python train.py"),
             shell("srun --gres=gpu:1 python train.py"),
+        ),
+    ),
+    "step-over-nodes": Cases(
+        fires=(
+            job("--nodes=1 --gres=gpu:4", "srun -N 2 python train.py"),
+            job("--nodes=2 --gres=gpu:4", "N=4\nsrun --nodes=$N python train.py"),
+        ),
+        silent=(
+            job("--nodes=2 --gres=gpu:4", "srun -N 2 python train.py"),
+            job("--nodes=1-4 --gres=gpu:4", "srun -N 2 python train.py"),
+            job("--nodes=1", "srun -N $N python train.py"),
+        ),
+    ),
+    "random-port": Cases(
+        fires=(
+            job(TWO, "export MASTER_PORT=$RANDOM\nsrun python train.py"),
+            job(TWO, "MASTER_PORT=${RANDOM}\nsrun torchrun --master_port=$MASTER_PORT train.py"),
+        ),
+        silent=(
+            job(TWO, "export MASTER_PORT=$((20000 + RANDOM % 10000))\nsrun python train.py"),
+            job(TWO, "SEED=$RANDOM\nsrun python train.py --seed $SEED"),
         ),
     ),
     "step-fewer-cpus": Cases(
@@ -142,6 +164,7 @@ CASES = {
         fires=(
             job(GPU, "module load cuda\nsrun python train.py --lr 1\necho Done at $(date)"),
             job(GPU, "torchrun --standalone --nproc_per_node=4 train.py\nconda deactivate\ndate"),
+            job("--mem=8G --time=2:00:00", "cd $D\nif [ $? -ne 0 ]; then exit 1; fi\npython a.py\nrsync -a out/ $W"),
         ),
         silent=(
             job(GPU, "set -e\nsrun python train.py\necho done"),
@@ -149,6 +172,7 @@ CASES = {
             job(GPU, "srun python train.py\nstatus=$?\necho done\nexit $status"),
             job(GPU, "srun python train.py && echo done"),
             job(GPU, "srun python train.py\npython evaluate.py"),
+            job(GPU, "cd $RUN\nif [ $? -ne 0 ]; then exit 1; fi\nsrun python train.py"),
         ),
     ),
     "save-interval-long": Cases(
@@ -221,6 +245,15 @@ MORE = {
             job("--gpus-per-node=8 --account=project_465000123", "srun singularity exec image.sif python train.py"),
             (job("--gpus-per-node=8"), LUMI),
         ),
+    ),
+    "directive-stray-word": Cases(
+        fires=(),
+        silent=(job("<SLURM OPTIONS> --nodes=2"), job("-p { partition }\n-A { account }")),
+    ),
+    "exclusive-for-one-gpu": Cases(fires=(), silent=(job("--gres=gpu:your_gpus_per_node --exclusive"),)),
+    "install-in-job": Cases(fires=(), silent=(job("--nodes=1", "srun sudo apt-get update\npip install torch"),)),
+    "one-cpu-per-gpu": Cases(
+        fires=(job("--gpus=1 -c1", "singularity exec --nv -B $A,$PWD $IMAGE python train.py"),), silent=()
     ),
     "output-overwritten": Cases(
         fires=(job("--gres=gpu:1 --output=a.out --error=a.err"),),

@@ -81,8 +81,8 @@ _GPU_OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-sock
     why="A step takes its GPUs from the job. If the header requests none, srun refuses the step: Invalid generic "
     "resource (gres) specification.",
     source="Slurm, srun(1): a step uses the resources of the job's allocation",
-    before="#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --ntasks=4\nsrun --gpus-per-task=1 python train.py\n",
-    after="#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --ntasks=4\n#SBATCH --gpus-per-task=1\nsrun python train.py\n",
+    before="#!/bin/bash\n#SBATCH --ntasks=4\n#SBATCH --mem=64G\nsrun --gpus-per-task=1 python train.py\n",
+    after="#!/bin/bash\n#SBATCH --ntasks=4\n#SBATCH --mem=64G\n#SBATCH --gpus-per-task=1\nsrun python train.py\n",
 )
 def gpus_only_on_srun(script: Script, context: Context) -> Iterator[Hit]:
     is_whole = script.has("exclusive") or script.has("tres-per-task") or context.site is not None
@@ -98,8 +98,36 @@ def gpus_only_on_srun(script: Script, context: Context) -> Iterator[Hit]:
             option,
             f"the step requests GPUs with --{option.name}, and the job has none",
             next_step=f"request them for the job: #SBATCH --{option.name}={option.value}",
+            # Where jobs get whole nodes, with all GPUs, a step may take them.
+            severity=None if script.has("mem", "mem-per-cpu", "mem-per-gpu") else "info",
         )
         return
+
+
+@rule(
+    id="step-over-nodes",
+    severity="error",
+    title="A step requests more nodes than the job has",
+    why="srun refuses the step: Requested node configuration is not available, or more nodes requested than allocated.",
+    source="Slurm, srun(1), --nodes: within an allocation at most its nodes can be used",
+    before="#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gres=gpu:4\nsrun --nodes=2 python train.py\n",
+    after="#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gres=gpu:4\nsrun --nodes=2 python train.py\n",
+)
+def step_over_nodes(script: Script, context: Context) -> Iterator[Hit]:
+    nodes = script.number("nodes")
+    if nodes is None or "-" in (script.value("nodes") or "") or script.header.num_components > 1:
+        return
+    for launch in script.launched("srun"):
+        option = launch.option("nodes")
+        of_step = number(script, option.value) if option is not None else None
+        if option is None or of_step is None or of_step <= nodes or launch.has("jobid", "partition"):
+            continue
+        yield at(
+            script,
+            option,
+            f"the step requests {of_step} nodes, and the job has {nodes}",
+            next_step=f"write #SBATCH --nodes={of_step}, or --nodes=$SLURM_NNODES",
+        )
 
 
 @rule(

@@ -185,8 +185,13 @@ def _launch(
     )
 
 
-def _read(words: Sequence[Word], flags: set[str], pairs: tuple[str, ...] = ()) -> tuple[list[LaunchOption], int]:
-    """Options of a tool and the number of their words. `flags` take no value, `pairs` two, all others one."""
+def _read(
+    words: Sequence[Word], flags: set[str], pairs: tuple[str, ...] = (), *, has_image: bool = False
+) -> tuple[list[LaunchOption], int]:
+    """Options of a tool and the number of their words. `flags` take no value, `pairs` two, all others one.
+
+    If the tool takes an image after its options, a variable before the program is the image.
+    """
     options: list[LaunchOption] = []
     index = 0
     while index < len(words):
@@ -194,7 +199,8 @@ def _read(words: Sequence[Word], flags: set[str], pairs: tuple[str, ...] = ()) -
         if word.text == "--":
             return options, index + 1
         if _may_hold_options(word.text) and not word.is_static:
-            if index + 1 == len(words) or not _follows_options(words[index + 1].text):
+            following = words[index + 1].text if index + 1 < len(words) else ""
+            if not _follows_options(following) or (has_image and following[:1] not in ("-", "$")):
                 break
             index += 1
             continue
@@ -271,7 +277,7 @@ def _container(
         if index >= len(words) or words[index].text not in ("exec", "run", "shell", "start"):
             return None
         index += 1
-    options, num_read = _read(words[index:], flags)
+    options, num_read = _read(words[index:], flags, has_image=name != "shifter")
     index += num_read
     image = None
     if name == "shifter":

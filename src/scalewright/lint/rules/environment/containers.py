@@ -36,7 +36,10 @@ def container_without_gpu(script: Script, context: Context) -> Iterator[Hit]:
     launches = [
         launch
         for launch in script.launched("apptainer")
-        if not launch.has(*_GPU_FLAGS) and not has_unknown_options(launch) and _uses_gpu(script, launch)
+        if not launch.has(*_GPU_FLAGS)
+        and not has_unknown_options(launch)
+        and not launch.command.within.is_substitution
+        and _uses_gpu(script, launch)
     ]
     if not launches or _is_visible_anyway(script, context):
         return

@@ -42,6 +42,8 @@ def script_folder(script: Script, context: Context) -> Iterator[Hit]:
         return  # the script asks Slurm for its path, or also runs outside of a job
     for match in _OWN_PATH.finditer(code):
         line = code.rfind("\n", 0, match.start()) + 1
+        if re.match(r"\s*(?:echo|printf)\b", code[line : match.start()]):
+            continue  # it is only printed
         if "SLURM_SUBMIT_DIR" in code[line : match.end() + 40] or any(
             doc.start <= match.start() < doc.end for doc in script.heredocs
         ):

@@ -255,9 +255,9 @@ def _with_patterns(script: Script, directive: Directive) -> ScriptFix | None:
 )
 def directive_stray_word(script: Script, context: Context) -> Iterator[Hit]:
     for word in script.header.stray:
-        if is_fill_in(word.text):
-            continue
         line, column = script.place(word.start)
+        if is_fill_in(word.text) or re.search(r"<[^<>]+>|\{ *\w+ *\}", script.lines[line - 1][max(0, column - 4) :]):
+            continue
         if script.lines[line - 1][: column - 1].count("<") > script.lines[line - 1][: column - 1].count(">"):
             continue
         hint = "a comment begins with #" if column > 12 else "an option begins with -- or -"

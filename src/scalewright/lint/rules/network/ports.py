@@ -30,6 +30,9 @@ _PORT_TITLE = "derive the port from the job id"
 _ALL_GPUS = 8
 """GPUs of the largest nodes. A job with that many shares its nodes with no other GPU job."""
 
+_MOST_NODES = 4
+"""GPUs of most nodes. Jobs of several nodes take whole nodes."""
+
 
 @rule(
     id="fixed-port",
@@ -57,7 +60,7 @@ def _has_nodes_alone(script: Script, context: Context) -> bool:
     gpus = script.gpus_per_node or 0
     if runs_whole_nodes(script, context.site) or script.value("mem") in ("0", "0G", "0GB"):
         return True
-    return gpus >= (gpus_of_node(context.site) or _ALL_GPUS)
+    return gpus >= (gpus_of_node(context.site) or (_MOST_NODES if script.is_multi_node else _ALL_GPUS))
 
 
 def _assigned_ports(script: Script, ports: tuple[Assignment, ...], *, is_alone: bool) -> Iterator[Hit]:
@@ -196,6 +199,26 @@ def _stays_in_job(script: Script) -> bool:
 def _gives_text(command: Command) -> bool:
     """`bash -c TEXT`: the text is part of the script."""
     return command.name in ("bash", "sh") and re.fullmatch(r"-[a-z]*c", command.words[1].text) is not None
+
+
+@rule(
+    id="random-port",
+    severity="warning",
+    title="A random port that programs may not listen on",
+    why="$RANDOM lies between 0 and 32767. Ports below 1024 are reserved for the system: one job in 32 cannot start.",
+    source="bash(1), RANDOM: an integer between 0 and 32767; ip(7): ports below 1024 are privileged",
+    before=_ONE + "export MASTER_PORT=$RANDOM\nsrun python train.py\n",
+    after=_ONE + f"export MASTER_PORT={_PORT_FROM_JOB_ID}\nsrun python train.py\n",
+)
+def random_port(script: Script, context: Context) -> Iterator[Hit]:
+    for assignment in script.assignments:
+        if _PORT_NAMES.match(assignment.name) and assignment.value.text in ("$RANDOM", "${RANDOM}"):
+            yield at(
+                script,
+                assignment,
+                f"{assignment.name} may be below 1024, where programs of users cannot listen",
+                next_step=f"derive it from the job id: {assignment.name}={_PORT_FROM_JOB_ID}",
+            )
 
 
 @rule(

@@ -156,8 +156,16 @@ def gpu_job_without_cpus(script: Script, context: Context) -> Iterator[Hit]:
         script,
         f"the job requests {gpus} GPU{'s' * (gpus > 1)} and no CPUs, so each task gets one CPU",
         next_step=f"add #SBATCH {advice}",
-        severity=None if share and shares_nodes(script, context.site) else "info",
+        severity=None if _is_starved(script, context) else "info",
     )
+
+
+def _is_starved(script: Script, context: Context) -> bool:
+    """Whether the GPUs surely wait for one CPU: the site shares nodes, or several GPUs belong to one task."""
+    if context.site is not None:
+        return cpus_of_gpu(context.site) is not None and shares_nodes(script, context.site)
+    gpus, tasks = script.gpus_per_node or 0, script.tasks_per_node or 1
+    return gpus >= 2 * tasks or script.number("ntasks") == 1
 
 
 @rule(

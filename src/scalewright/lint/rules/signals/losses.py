@@ -11,6 +11,8 @@ from scalewright.lint.script import Script
 from scalewright.sites.walltime import HOUR_S
 
 _HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:4\n#SBATCH --time=12:00:00\n"
+_FEW = {"steps": 500, "epochs": 5}
+"""Steps and epochs below which a run is only a test."""
 _QUICK_NAMES = """echo printf date hostname sleep rm cp mv cd ls cat true : conda deactivate module ml df du nvidia-smi
 export unset set sacct seff sstat squeue scontrol mkdir touch rsync tar chmod pwd"""
 _QUICK = frozenset(_QUICK_NAMES.split())
@@ -41,29 +43,23 @@ _SAVE_EPOCHS = (
     after=_HEAD + "set -e\nsrun python train.py\necho done\n",
 )
 def exit_status_hidden(script: Script, context: Context) -> Iterator[Hit]:
-    if not script.is_shell or "errexit" in script.shell_options or not trains(script):
+    if not script.is_shell or "errexit" in script.shell_options or not script.has_header:
         return
     works = [
         work
         for work in work_commands(script)
         if work.is_foreground and not work.command.within.functions and not work.command.origin
     ]
-    if (
-        not works
-        or "$?" in code_of(script)
-        or any("ERR" in trap.signals or "EXIT" in trap.signals for trap in script.traps)
-    ):
+    if not works or any("ERR" in trap.signals or "EXIT" in trap.signals for trap in script.traps):
         return
     last = works[-1].command
-    within = last.within
-    if within.is_condition or within.is_pipeline or within.loops or within.is_branch or len(works) > 1:
+    if last.within.is_condition or last.within.is_pipeline:
         return
+    rest = code_of(script)[last.end :]
     later = [c for c in script.commands if c.start >= last.end and c.parent is None and not c.within.functions]
-    if (
-        not later
-        or any(c.name not in _QUICK for c in later)
-        or re.search(r"\bexit\b|PIPESTATUS|\bwait\b", code_of(script))
-    ):
+    if not later or any(c.name not in _QUICK for c in later) or re.search(r"\$\?|\bexit\b|PIPESTATUS|\bwait\b", rest):
+        return
+    if later[-1].within.is_condition or later[-1].within.is_branch:
         return
     yield at(
         script,
@@ -91,7 +87,7 @@ def save_interval_long(script: Script, context: Context) -> Iterator[Hit]:
         if len(totals) != 1 or len(saves) != 1:
             continue
         (total, _), (save, place) = totals[0], saves[0]
-        if total > 1 and 2 * save > total and save > 1:
+        if total >= _FEW[unit] and 2 * save > total:
             yield at_span(
                 script,
                 place.start(),
