@@ -47,3 +47,4 @@ def test_known_values_of_the_outer_script_count_in_the_inner_one() -> None:
     assert [finding.rule for finding in serious(text)] == ["nproc-over-gpus"]
     assert serious(text.replace("N=8", "N=$1")) == []
     assert serious(text.replace("gpu:4", "gpu:$G")) == []
+    assert serious(text.replace("gpu:4", "gpu:$((G * 2))")) == []

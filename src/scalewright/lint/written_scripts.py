@@ -11,7 +11,9 @@ from scalewright.lint.shell.syntax import Heredoc
 
 _WRITERS = ("sbatch", "cat", "tee")
 _REFERENCE = re.compile(r"(?<!\\)\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
-_OUTER = re.compile(r"(?<!\\)\$\{?([A-Za-z_]\w*)[^}\s]{0,40}\}?|(?<!\\)\$\([^()\n]{0,200}\)")
+_OUTER = re.compile(
+    r"(?<!\\)\$\(\([^()\n]{0,200}\)\)|(?<!\\)\$\{?([A-Za-z_]\w*)[^}\s]{0,40}\}?|(?<!\\)\$\([^()\n]{0,200}\)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
