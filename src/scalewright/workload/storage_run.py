@@ -11,8 +11,9 @@ from scalewright.records.documents import document
 from scalewright.records.loader import stored
 from scalewright.workload.run_options import DeviceKind
 
-StorageFormat = Literal["files", "shards", "lmdb", "ram"]
-"""files: one per sample; shards: tar; lmdb: one memory-mapped file; ram: the files copied to a RAM disk."""
+StorageFormat = Literal["files", "shards", "lmdb", "squashfs", "ram"]
+"""files: one per sample; shards: tar; lmdb: one memory-mapped file; squashfs: the files in one image,
+mounted by squashfuse; ram: the files copied to a RAM disk."""
 FORMATS: tuple[StorageFormat, ...] = get_args(StorageFormat)
 SaveMode = Literal["sync", "async"]
 SAVE_MODES: tuple[SaveMode, ...] = get_args(SaveMode)
@@ -67,9 +68,10 @@ class StorageRun:
 
     @property
     def disk_formats(self) -> tuple[StorageFormat, ...]:
-        """Those that the scratch folder holds; RAM is filled from the files."""
+        """Those that the scratch folder holds; RAM and the SquashFS image are filled from the files."""
         kept = [name for name in self.formats if name != "ram"]
-        return tuple(kept if "files" in kept or "ram" not in self.formats else ["files", *kept])
+        needs_files = "files" not in kept and bool({"ram", "squashfs"} & set(self.formats))
+        return tuple(["files", *kept] if needs_files else kept)
 
     def document(self) -> dict[str, Any]:
         return document(self.KIND, stored(self))

@@ -1,4 +1,4 @@
-"""`scalewright bench storage`: small files, tar shards, LMDB and RAM, cold and warm, and metadata."""
+"""`scalewright bench storage`: small files, tar shards, LMDB, SquashFS and RAM, cold and warm, and metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scalewright.cli.bench.options import ScratchFolder
 from scalewright.cli.bench.start import run_benchmark
 from scalewright.cli.options import AsJson, RunFolder
 
-FormatNames = Annotated[str, typer.Option(help="all, or some of files,shards,lmdb,ram.")]
+FormatNames = Annotated[str, typer.Option(help="all, or some of files,shards,lmdb,squashfs,ram.")]
 WorkerCounts = Annotated[str, typer.Option(metavar="N,...", help="Processes that read; auto: 1,2,4,... cores.")]
 ReadSizes = Annotated[str, typer.Option(metavar="SIZE,...", help="Of a sequential read of shards.")]
 
@@ -28,7 +28,7 @@ def run(
     run_dir: RunFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time reading of small files, tar shards, LMDB and RAM, and metadata. Exit 3: the scratch is full or not ours."""
+    """Time small files, tar shards, LMDB, SquashFS, RAM and metadata. Exit 3: the scratch is full or not ours."""
     run_benchmark(
         "storage", run_dir=run_dir, as_json=as_json,
         path=str(path), formats=formats, size=size, sample_size=sample_size, workers=workers, io_sizes=io_sizes,

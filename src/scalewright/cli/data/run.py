@@ -15,23 +15,35 @@ DataFolder = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Where the data set goes. The same one resumes.")
 ]
 Workers = Annotated[int | None, typer.Option("--workers", help="Processes; default: the cores of this machine.")]
+OnRay = Annotated[bool, typer.Option("--ray", help="Run on the nodes of a Ray cluster: inside `launch --ray`.")]
 KeepWork = Annotated[bool, typer.Option("--keep-work", help="Keep the intermediate files.")]
 
 
 def run(
-    pipeline: PipelinePath, out: DataFolder = Path("data-set"), workers: Workers = None, keep_work: KeepWork = False,
+    pipeline: PipelinePath, out: DataFolder = Path("data-set"), workers: Workers = None, ray: OnRay = False,
+    keep_work: KeepWork = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Read, clean, deduplicate, tokenise, shuffle and write. Run it again to go on after a kill."""
+    from scalewright.data.text.execution.backend import Backend
     from scalewright.data.text.execution.local import LocalBackend
     from scalewright.data.text.execution.preparation import prepare_job
     from scalewright.data.text.execution.run import run_job
+    from scalewright.errors import ConfigError
     from scalewright.records.documents import to_json
     from scalewright.report.data.phase_bar import PhaseBar
     from scalewright.report.data.terminal import print_data_set
 
     job = prepare_job(pipeline, out=out)
-    backend = LocalBackend(workers if workers is not None else len(os.sched_getaffinity(0)))
+    backend: Backend
+    if ray:
+        from scalewright.data.text.execution.ray_backend import RayBackend
+
+        if workers is not None:
+            raise ConfigError("--workers and --ray both say it: leave out --workers, Ray uses the CPUs of its nodes")
+        backend = RayBackend()
+    else:
+        backend = LocalBackend(workers if workers is not None else len(os.sched_getaffinity(0)))
     try:
         with PhaseBar() as bar:
             result = run_job(job, backend, on_progress=bar.show, keep_work=keep_work)

@@ -1,8 +1,8 @@
 """`bench storage`: makes a data set in each format in a scratch folder, reads it in several ways, and removes it.
 
-Rows: format (files, shards, lmdb, ram), order (sequential, random), cache (cold, warm), num_workers, num_samples and
-bytes of a round, time_s (median round) with time_low_s and time_high_s (fastest and slowest), repeats (rounds),
-samples_per_s, bytes_per_s, io_bytes (size of a sequential read). Needs no torch.
+Rows: format (files, shards, lmdb, squashfs, ram), order (sequential, random), cache (cold, warm), num_workers,
+num_samples and bytes of a round, time_s (median round) with time_low_s and time_high_s (fastest and slowest), repeats
+(rounds), samples_per_s, bytes_per_s, io_bytes (size of a sequential read). Needs no torch.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from scalewright import units
 from scalewright.data.copying import RAM_FOLDER, CopiedSet, copy_set, remove_copy
 from scalewright.data.room import check_room, file_system_type, memory_left_bytes
 from scalewright.data.shards import READ_BYTES
+from scalewright.data.squashfs import SUFFIX as IMAGE_SUFFIX
+from scalewright.data.squashfs import make_image, mounted
 from scalewright.errors import EnvironmentFailedError
 from scalewright.records.documents import read_document
 from scalewright.records.host_load import load_now
@@ -129,7 +131,7 @@ def _measured(bench: _StorageBench, folder: Path, world: World) -> Measurements:
     bench.places = make_sets(
         config, folder, report_part=bench.report_part, is_stopped=lambda: bench.stop.requested is not None
     )
-    with _in_ram(bench):
+    with _in_ram(bench), _in_image(bench, folder):
         can_drop = _can_drop(bench, folder)
         points = _points(bench, can_drop)
         for number, point in enumerate(points):
@@ -170,6 +172,23 @@ def _in_ram(bench: _StorageBench) -> Iterator[None]:
     finally:
         if copied is not None:
             remove_copy(copied)
+
+
+@contextlib.contextmanager
+def _in_image(bench: _StorageBench, folder: Path) -> Iterator[None]:
+    """Inside the `with`, the files are also in a SquashFS image that is mounted, where that is permitted."""
+    with contextlib.ExitStack() as stack:
+        if "squashfs" in bench.config.formats:
+            bench.report_part("making and mounting a SquashFS image")
+            try:
+                image = make_image(
+                    bench.places["files"], folder / f"set{IMAGE_SUFFIX}", expected_bytes=bench.config.size_bytes
+                )
+                page_cache.flush([image])
+                bench.places["squashfs"] = stack.enter_context(mounted(image, folder / "squashfs"))
+            except EnvironmentFailedError as error:
+                bench.notes.append(f"squashfs is left out: {error}")
+        yield
 
 
 def _can_drop(bench: _StorageBench, folder: Path) -> bool:
@@ -229,6 +248,8 @@ def _measure(bench: _StorageBench, point: ReadPattern, *, share_s: float) -> Non
     ends_s = time.monotonic() + share_s
     path, readers = bench.places[point.format], bench.readers
     files = _files(path)
+    if point.format == "squashfs":
+        files.append(path.with_name(f"set{IMAGE_SUFFIX}"))  # squashfuse reads it, and it has a cache of its own
     if not point.is_cold:
         page_cache.fill(files)
 

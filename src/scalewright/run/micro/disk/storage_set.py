@@ -57,6 +57,8 @@ def make_sets(
 
     places: dict[StorageFormat, Path] = {}
     for name in config.disk_formats:
+        if name not in WRITTEN_AS:
+            continue
         report_part(f"making {name}")
         places[name] = write_samples(
             source,
