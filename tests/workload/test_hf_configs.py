@@ -10,7 +10,7 @@ import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.errors import ConfigError, DocumentError, UnknownNameError
-from scalewright.workload.hf import FAMILIES, from_hf_config
+from scalewright.workload.huggingface.config import FAMILIES, from_hf_config
 from scalewright.workload.model import from_catalog
 
 CATALOG = Catalog((packaged_data(),))

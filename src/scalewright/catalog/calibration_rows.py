@@ -7,22 +7,22 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 LARGEST_TIME_S = 1e6
-LARGEST_RATE = 1e18
+LARGEST_BYTES_PER_S = 1e18
 """Bytes per second: a thousand times the fastest memory of any node."""
 Size = Annotated[int, Field(ge=1, le=2**53)]
 SmallCount = Annotated[int, Field(ge=1, le=10**9)]
-MOST_BUS_SHARE = 2.0
+MOST_BUS_FRAC = 2.0
 """Of an all-reduce over many ranks."""
 Time = Annotated[float, Field(gt=0.0, le=LARGEST_TIME_S)]
 
 
-class _Row(BaseModel):
+class _CalibrationRow(BaseModel):
     """Other keys are kept as they are: a benchmark may write more than a prediction needs."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
-class CollectiveRow(_Row):
+class CollectiveRow(_CalibrationRow):
     """One line of time over size of one operation."""
 
     op: str
@@ -31,17 +31,17 @@ class CollectiveRow(_Row):
     num_nodes: SmallCount
     from_bytes: int = Field(ge=0, le=2**53)
     alpha_s: float = Field(ge=-LARGEST_TIME_S, le=LARGEST_TIME_S)
-    bytes_per_s: float = Field(gt=0.0, le=LARGEST_RATE)
+    bytes_per_s: float = Field(gt=0.0, le=LARGEST_BYTES_PER_S)
 
     @model_validator(mode="after")
     def _is_positive_from_its_first_size(self) -> Self:
         """A line that begins high up may meet size 0 below 0, but not its own first size."""
-        if self.alpha_s < -MOST_BUS_SHARE * self.from_bytes / self.bytes_per_s:
+        if self.alpha_s < -MOST_BUS_FRAC * self.from_bytes / self.bytes_per_s:
             raise ValueError(f"alpha_s of {self.alpha_s:g} makes the time of {self.from_bytes} bytes negative")
         return self
 
 
-class ConvolutionRow(_Row):
+class ConvolutionRow(_CalibrationRow):
     """One product of a convolution."""
 
     op: Literal["convolution"]
@@ -57,7 +57,7 @@ class ConvolutionRow(_Row):
     time_s: Time
 
 
-class PixelRow(_Row):
+class PixelRow(_CalibrationRow):
     """A norm, an activation or a pooling."""
 
     op: str

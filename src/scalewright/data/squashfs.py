@@ -86,7 +86,7 @@ def _unmount(command: list[str], folder: Path) -> None:
 
 
 def _program(name: str, package: str) -> str:
-    found = shutil.which(name)
-    if found is None:
+    program = shutil.which(name)
+    if program is None:
         raise EnvironmentFailedError(f"{name} is not installed: install {package}, or use shards or LMDB")
-    return found
+    return program

@@ -53,7 +53,7 @@ def nearest_layout(engine: str, request: EngineRequest) -> Layout | None:
 
 def candidates(layout: Layout, *, num_gpus: int) -> Iterator[Layout]:
     """Layouts that keep each knob or turn it off, the nearest first. Devices that become free copy the model."""
-    found: dict[Layout, int] = {}
+    distances: dict[Layout, int] = {}
     splits = [sorted({int(getattr(layout, knob)), 1}, reverse=True) for knob in ("tp", "pp", "vpp", "cp", "ep")]
     for tp, pp, vpp, cp, ep in product(*splits):
         if num_gpus % (tp * pp * cp) or (vpp > 1 and pp == 1):
@@ -69,9 +69,9 @@ def candidates(layout: Layout, *, num_gpus: int) -> Iterator[Layout]:
                 tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, dp=dp, mbs=mbs, gbs=layout.gbs, zero=zero, sp=sp,
                 recompute=recompute,
             )  # fmt: skip
-            found[one] = distance(layout, one)
+            distances[one] = distance(layout, one)
     yield from sorted(
-        found, key=lambda one: (found[one], -one.zero, str(one))
+        distances, key=lambda one: (distances[one], -one.zero, str(one))
     )  # among equals, the one that shards more
 
 

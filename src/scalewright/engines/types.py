@@ -29,7 +29,7 @@ PlaceholderName = Literal["load", "data", "tokenizer", "engine-dir", "engine-pyt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerSettings:
+class EngineOptimizer:
     """The optimizer of an engine's run. `--set` changes them by their names."""
 
     learning_rate: float = 3e-4
@@ -74,7 +74,7 @@ class EngineRequest:
     """Interpreter of the environment that has the engine."""
     checkpoint_every: int = 0
     """Steps between two checkpoints; 0: only at the end and on a signal, where the engine has one."""
-    optimizer: OptimizerSettings = OptimizerSettings()
+    optimizer: EngineOptimizer = EngineOptimizer()
     seed: int = 1234
     settings: Mapping[str, str] = field(default_factory=dict)
     """`--set key=value`: keys of the engine's own configuration; they come last and win."""

@@ -16,7 +16,7 @@ def resolve_model(library: Catalog, name: str) -> ModelSpec:
     if path.is_dir() and (path / "config.json").exists():
         path = path / "config.json"
     if path.suffix == ".json":
-        from scalewright.workload.hf import from_hf_config
+        from scalewright.workload.huggingface.config import from_hf_config
 
         return from_hf_config(path)
     return from_catalog(library.model(name))

@@ -25,7 +25,7 @@ FIRST_LOADERS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Supply:
+class ReadingRates:
     """Rates at which a job on some nodes is fed."""
 
     num_nodes: int
@@ -46,7 +46,7 @@ class Supply:
 class ReadingCost:
     """An epoch's reading, and the copy that would avoid it."""
 
-    supply: Supply
+    supply: ReadingRates
     num_ranks: int
     num_operations: int
     """Metadata requests of an epoch."""
@@ -80,7 +80,7 @@ class ReadingCost:
 
 def supply_of(
     catalog: Catalog, site: Site, *, num_ranks: int, storage: str = "", measured: Path | None = None
-) -> Supply:
+) -> ReadingRates:
     """What the site's storage gives to a job of so many ranks."""
     constants = catalog.constants()
     partition = pick_partition(catalog.system(site.system), None) if site.system else None
@@ -95,7 +95,7 @@ def supply_of(
     local_entry = _local_entry(catalog, site)
     local_read = local_entry.read_bandwidth.value if local_entry.read_bandwidth else read / num_nodes
     cores = _cores_per_rank(site, partition, per_node)
-    return Supply(
+    return ReadingRates(
         num_nodes=num_nodes, read_bytes_per_s=read, num_files_per_s=files, local_bytes_per_s=local_read,
         local_bytes=_local_bytes(site, partition), local_path=_local_path(site), local_kind=site.node_local.kind,
         cores_per_rank=cores, source=source,
@@ -103,7 +103,7 @@ def supply_of(
 
 
 def reading_cost(
-    scan: FolderScan, supply: Supply, *, num_ranks: int, sample_bytes: float, samples_per_s: float | None
+    scan: FolderScan, supply: ReadingRates, *, num_ranks: int, sample_bytes: float, samples_per_s: float | None
 ) -> ReadingCost:
     """Costs of one epoch over the whole folder."""
     n, size, num_files = supply.num_nodes, float(scan.total_bytes), float(scan.num_files)
@@ -115,14 +115,14 @@ def reading_cost(
     )
     waits: tuple[float | None, float | None] = (None, None)
     if samples_per_s is not None:
-        wanted = samples_per_s * num_ranks
+        needed_per_s = samples_per_s * num_ranks
         in_place_s = formulas.data_wait_s(
-            step_s=1.0, step_bytes=wanted * sample_bytes, read_bytes_per_s=supply.read_bytes_per_s,
-            loader_s_per_device=0.0, num_loaders_per_device=1, num_files=wanted * files_per_sample,
+            step_s=1.0, step_bytes=needed_per_s * sample_bytes, read_bytes_per_s=supply.read_bytes_per_s,
+            loader_s_per_device=0.0, num_loaders_per_device=1, num_files=needed_per_s * files_per_sample,
             num_files_per_s=supply.num_files_per_s,
         )  # fmt: skip
         local_s = formulas.data_wait_s(
-            step_s=1.0, step_bytes=wanted * sample_bytes, read_bytes_per_s=supply.local_bytes_per_s * n,
+            step_s=1.0, step_bytes=needed_per_s * sample_bytes, read_bytes_per_s=supply.local_bytes_per_s * n,
             loader_s_per_device=0.0, num_loaders_per_device=1,
         )  # fmt: skip
         waits = (float(in_place_s / (1 + in_place_s)), float(local_s / (1 + local_s)))
@@ -157,10 +157,10 @@ def _shared_rates(entry: Storage | None, num_nodes: int, constants: Constants) -
 
 def _measured_rates(run: Path, read: float, files: float, num_nodes: int) -> tuple[float, float, str]:
     """Cold rates of `bench storage` on one node; more nodes stay below the shared rate of the whole."""
-    found = read_measurements(RunDirectory(run))
-    if found.kind != "storage":
-        raise ConfigError(f"{run}: holds a run of bench {found.kind}; name a run of bench storage")
-    cold = [row for row in found.rows if row.get("cache") == "cold"]
+    measured = read_measurements(RunDirectory(run))
+    if measured.kind != "storage":
+        raise ConfigError(f"{run}: holds a run of bench {measured.kind}; name a run of bench storage")
+    cold = [row for row in measured.rows if row.get("cache") == "cold"]
     streams = [row["bytes_per_s"] for row in cold if row["format"] == "shards" and row["order"] == "sequential"]
     single = [row["samples_per_s"] for row in cold if row["format"] == "files"]
     if not streams and not single:

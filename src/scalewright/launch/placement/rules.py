@@ -147,10 +147,10 @@ def _few_stripes(placed: PlacedData) -> Iterator[Finding]:
     if count is None or count == ALL_TARGETS or not scan.num_large:
         return
     spread = scan.num_large * count  # files of their own spread over targets as well
-    wanted = min(nodes, striping.num_targets or nodes)
-    if spread >= wanted:
+    num_needed = min(nodes, striping.num_targets or nodes)
+    if spread >= num_needed:
         return
-    each = min(-(-wanted // scan.num_large), MAX_STRIPES)
+    each = min(-(-num_needed // scan.num_large), MAX_STRIPES)
     if each <= count:
         return
     command = (

@@ -156,7 +156,7 @@ def start_of(folder: str) -> Start:
         return Start()
     path = Path(folder)
     if (path / "config.json").is_file() and any(path.glob("*.safetensors")):
-        from scalewright.workload.hf import from_hf_config
+        from scalewright.workload.huggingface.config import from_hf_config
 
         return Start(folder=str(path.resolve()), spec=from_hf_config(path / "config.json"), is_pretrained=True)
     checkpoint = path if (path / MANIFEST).is_file() else RunDirectory(path).last_checkpoint()

@@ -15,7 +15,7 @@ from scalewright.catalog.types import TransformerShape
 from scalewright.errors import ConfigError, DocumentError, UnknownNameError
 from scalewright.records.documents import parse_json, read_text
 from scalewright.records.loader import explain_validation
-from scalewright.workload.hf_details import details_of
+from scalewright.workload.huggingface.details import details_of
 from scalewright.workload.model import ModelSpec
 
 Config = dict[str, Any]

@@ -1,0 +1,1 @@
+"""Files of Hugging Face models, read into our own shapes."""
