@@ -1,4 +1,4 @@
-"""`scalewright data convert`: a set of images as class folders, tar shards, LMDB or a SquashFS image."""
+"""`scalewright data convert`: images as class folders, tar shards, LMDB or SquashFS; texts in another format."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from scalewright.cli.data.text_conversion import TEXT_FORMATS, convert_texts
 from scalewright.cli.options import AsJson
 
 if TYPE_CHECKING:
     from scalewright.data.samples import Format
 
 SourceFolder = Annotated[
-    Path, typer.Argument(metavar="SOURCE", help="Class folders, tar shards or LMDB.", show_default=False)
+    Path, typer.Argument(metavar="SOURCE", help="Class folders, tar shards, LMDB; or texts.", show_default=False)
 ]
 TargetPath = Annotated[Path, typer.Argument(metavar="TARGET", help="Where the new set goes.", show_default=False)]
-ToFormat = Annotated[str, typer.Option("--to", help="shards, lmdb, folder, or squashfs (of class folders).")]
+ToFormat = Annotated[str, typer.Option("--to", help="shards, lmdb, folder, squashfs; texts: parquet, jsonl, tar, megatron.")]
 RankCount = Annotated[int, typer.Option("--ranks", help="Ranks that will read it, for the number of shards.")]
 LoaderCount = Annotated[int, typer.Option("--loaders", help="Loader workers of a rank.")]
 Workers = Annotated[int, typer.Option("--workers", help="Processes that read the source.")]
+TokenizerFolder = Annotated[str, typer.Option("--tokenizer", metavar="DIR", help="Of texts, for megatron.")]
+TextField = Annotated[str, typer.Option("--text-field", help="Of texts: the key or column that holds them.")]
 
 
 def run(
@@ -29,9 +32,11 @@ def run(
     ranks: RankCount = 1,
     loaders: LoaderCount = 4,
     workers: Workers = 1,
+    tokenizer: TokenizerFolder = "",
+    text_field: TextField = "text",
     as_json: AsJson = False,
 ) -> None:
-    """Convert a set of images, shuffled once. The new set appears whole or not at all. Exit 3: no room."""
+    """Convert images, shuffled once, or texts, in their order. The new set is whole or not there. Exit 3: no room."""
     from scalewright import units
     from scalewright.data.format_sizes import set_size, shard_plan
     from scalewright.data.samples import FORMATS, read_description
@@ -41,7 +46,12 @@ def run(
     from scalewright.records.documents import document, to_json
     from scalewright.report.data.conversion_bar import ConversionBar
 
-    known = (*FORMATS, "squashfs")
+    if to in TEXT_FORMATS:
+        convert_texts(
+            source, target, to=to, tokenizer=tokenizer, text_field=text_field, num_workers=workers, as_json=as_json
+        )
+        return
+    known = (*FORMATS, "squashfs", *TEXT_FORMATS)
     if to not in known:
         raise ConfigError(f"--to {to!r} is not known: choose {', '.join(known)}")
     if workers < 1:

@@ -1,4 +1,4 @@
-"""`scalewright data sizes`: files, bytes and shards of a set of images in every format, before anything is written."""
+"""`scalewright data sizes`: files, bytes and shards of images or of a text pipeline, before anything is written."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from scalewright.cli.data.pipeline_sizes import show_pipeline_sizes
 from scalewright.cli.options import AsJson
 
 DataFolder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Class folders, or a set that data convert made.", show_default=False)
+    Path, typer.Argument(metavar="DIR", help="Class folders, a converted set, or a pipeline file.", show_default=False)
 ]
 RankCount = Annotated[int, typer.Option("--ranks", help="Ranks that will read it.")]
 LoaderCount = Annotated[int, typer.Option("--loaders", help="Loader workers of a rank.")]
@@ -38,6 +39,9 @@ def run(
     from scalewright.report.console import answer_console
     from scalewright.report.data.sizes import print_sizes
 
+    if folder.suffix == ".toml":
+        show_pipeline_sizes(folder, at or Path("data-set"), as_json=as_json)
+        return
     size = set_size(folder)
     plan = shard_plan(size, num_ranks=ranks, num_loaders=loaders, use=use)
     place = (at or folder.resolve().parent).absolute()

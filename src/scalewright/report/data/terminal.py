@@ -19,6 +19,10 @@ def rate_bytes_per_s(step: dict[str, Any]) -> float:
     return step["bytes_in"] / step["cpu_s"] if step["cpu_s"] > 0 else 0.0
 
 
+def duration_words(seconds: float) -> str:
+    return units.format(seconds, units.SECONDS) if seconds else "0 s"
+
+
 def print_data_set(result: dict[str, Any], out: Path) -> None:
     console = answer_console()
     table = plain_table(
@@ -30,7 +34,7 @@ def print_data_set(result: dict[str, Any], out: Path) -> None:
         rate = rate_bytes_per_s(step)
         table.add_row(
             step["name"], f"{step['docs_in']:,}", f"{dropped:,}" if dropped else "",
-            units.format(step["bytes_in"], units.BYTES), units.format(step["cpu_s"], units.SECONDS),
+            units.format(step["bytes_in"], units.BYTES), duration_words(step["cpu_s"]),
             units.format(rate, units.BYTES_PER_S) if rate else "",
         )  # fmt: skip
     console.print(table)
