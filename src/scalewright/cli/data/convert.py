@@ -17,7 +17,9 @@ SourceFolder = Annotated[
     Path, typer.Argument(metavar="SOURCE", help="Class folders, tar shards, LMDB; or texts.", show_default=False)
 ]
 TargetPath = Annotated[Path, typer.Argument(metavar="TARGET", help="Where the new set goes.", show_default=False)]
-ToFormat = Annotated[str, typer.Option("--to", help="shards, lmdb, folder, squashfs; texts: parquet, jsonl, tar, megatron.")]
+ToFormat = Annotated[
+    str, typer.Option("--to", help="shards, lmdb, folder, squashfs; texts: parquet, jsonl, tar, megatron.")
+]
 RankCount = Annotated[int, typer.Option("--ranks", help="Ranks that will read it, for the number of shards.")]
 LoaderCount = Annotated[int, typer.Option("--loaders", help="Loader workers of a rank.")]
 Workers = Annotated[int, typer.Option("--workers", help="Processes that read the source.")]

@@ -31,6 +31,7 @@ def run(
     from scalewright.data.text.execution.run import run_job
     from scalewright.errors import ConfigError
     from scalewright.records.documents import to_json
+    from scalewright.report.data.page import write_report
     from scalewright.report.data.phase_bar import PhaseBar
     from scalewright.report.data.terminal import print_data_set
 
@@ -49,6 +50,7 @@ def run(
             result = run_job(job, backend, on_progress=bar.show, keep_work=keep_work)
     finally:
         backend.close()
+    write_report(out / "report.html", result, out.resolve().name)
     if as_json:
         typer.echo(to_json(result), nl=False)
         return

@@ -15,6 +15,8 @@ def conversion_job(
     """The job that writes the texts at `source`, a file or folder, to `target`. Tokens need a tokenizer."""
     tokenise = TokeniseStep(tokenizer=str(Path(tokenizer).resolve())) if tokenizer else None
     pipeline = PipelineFile(
-        read=ReadStep(paths=(str(source.resolve()),), text_field=text_field), tokenise=tokenise, write=WriteStep(format=to)
+        read=ReadStep(paths=(str(source.resolve()),), text_field=text_field),
+        tokenise=tokenise,
+        write=WriteStep(format=to),
     )
     return job_of(pipeline, folder=Path.cwd(), out=target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,12 @@ def data_page(result: dict[str, Any], name: str) -> str:
 
 def write_data_page(path: Path, result: dict[str, Any], name: str) -> None:
     write_text(path, data_page(result, name))
+
+
+def write_report(path: Path, result: dict[str, Any], name: str) -> None:
+    """The page beside a new data set, where the extra for pages is installed."""
+    with contextlib.suppress(MissingExtraError):
+        write_data_page(path, result, name)
 
 
 def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:

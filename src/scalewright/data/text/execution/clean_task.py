@@ -44,10 +44,11 @@ def clean_chunk(work: Path, number: int) -> dict[str, Any]:
             batch = cleaner.clean(documents)
             if not batch.documents:
                 continue
-            with tally.timed(HASH) as step:
-                step.docs_in += len(batch.documents)
-                step.bytes_in += sum(map(len, batch.contents))
-                keys.add(batch, signature_file)
+            if job.pipeline.deduplicate is not None:
+                with tally.timed(HASH) as step:
+                    step.docs_in += len(batch.documents)
+                    step.bytes_in += sum(map(len, batch.contents))
+                    keys.add(batch, signature_file)
             for one in batch.documents:
                 tally.example("clean", KEPT, text=one.text, origin=one.origin, url=one.url, why="")
             starts.append(num_docs)
