@@ -21,7 +21,7 @@ from scalewright.lint.rule import Context, Hit, at, at_header, at_span, insert_t
 from scalewright.lint.script import Script
 from scalewright.sites.account_pattern import account_matches
 from scalewright.sites.types import Qos, Site, SitePartition
-from scalewright.sites.walltime import format_walltime
+from scalewright.sites.walltime import HOUR_S, format_walltime
 
 _PROFILE = "the site's profile, with its sources: scalewright site show"
 _GPU = "#!/bin/bash\n#SBATCH --account=project_465000123\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=8\n"
@@ -413,6 +413,12 @@ def wrong_architecture(script: Script, context: Context) -> Iterator[Hit]:
         return
 
 
+def _loses_much(script: Script) -> bool:
+    """Whether a long job would start from the beginning: nothing in it saves or resumes. Many sites requeue jobs."""
+    is_long = script.time_s is None or script.time_s > 4 * HOUR_S
+    return is_long and re.search(r"resum|checkpoint|ckpt|restart|latest|--load\b", script.text, re.IGNORECASE) is None
+
+
 @rule(
     id="preemptible-unprepared",
     severity="warning",
@@ -442,6 +448,6 @@ def preemptible_unprepared(script: Script, context: Context) -> Iterator[Hit]:
                 directive,
                 f"jobs in {value} may be preempted, and this one has no --requeue and no --signal",
                 next_step="add #SBATCH --requeue and --signal, and resume from the last checkpoint",
-                severity=None if is_documented and script.asks_for_gpus else "info",  # many sites requeue by default
+                severity=None if script.asks_for_gpus and (is_documented or _loses_much(script)) else "info",
             )
             return

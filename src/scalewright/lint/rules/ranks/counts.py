@@ -427,5 +427,13 @@ def _devices_of_commands(script: Script) -> Iterator[Hit]:
                 start = word.start - len(name) - 1
                 fix = replace_span(start, word.end + 1, "", title="remove it", is_safe=False)
                 is_plain = not command.origin and script.text[start : word.end + 1] == f"{name}={word.text} "
+                is_all = word.text.split(",") == [str(n) for n in range(script.gpus_per_node or 0)]
                 message = f"{name}={word.text} replaces the value that Slurm set for this job"
-                yield at(script, command, message, next_step="remove it", fix=fix if is_plain else None)
+                yield at(
+                    script,
+                    command,
+                    message,
+                    next_step="remove it",
+                    severity="info" if is_all else None,
+                    fix=fix if is_plain and not is_all else None,
+                )

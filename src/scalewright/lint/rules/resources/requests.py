@@ -18,7 +18,7 @@ from scalewright.lint.job_facts import (
 )
 from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, at_header, remove_line, rule
 from scalewright.lint.script import Script
-from scalewright.sites.walltime import MINUTE_S, format_walltime
+from scalewright.sites.walltime import HOUR_S, MINUTE_S, format_walltime
 
 PADDING_FRAC = 0.2
 """Margin over the time of a pilot run; the guide recommends 10 to 20 %."""
@@ -154,18 +154,17 @@ def gpu_job_without_cpus(script: Script, context: Context) -> Iterator[Hit]:
     advice = f"--cpus-per-task={share * gpus // tasks}" if share else "--cpus-per-task=N, such as 8 for each GPU"
     yield at_header(
         script,
-        f"the job requests {gpus} GPU{'s' * (gpus > 1)} and no CPUs, so each task gets one CPU",
+        f"the job requests {gpus} GPU{'s' * (gpus > 1)} and no CPUs: each task gets one, unless the site gives more",
         next_step=f"add #SBATCH {advice}",
         severity=None if _is_starved(script, context) else "info",
     )
 
 
 def _is_starved(script: Script, context: Context) -> bool:
-    """Whether the GPUs surely wait for one CPU: the site shares nodes, or several GPUs belong to one task."""
+    """Whether the GPUs wait for few CPUs: on an unknown site, or on one that shares nodes. Short jobs are tests."""
     if context.site is not None:
         return cpus_of_gpu(context.site) is not None and shares_nodes(script, context.site)
-    gpus, tasks = script.gpus_per_node or 0, script.tasks_per_node or 1
-    return gpus >= 2 * tasks or script.number("ntasks") == 1
+    return script.time_s is None or script.time_s > HOUR_S
 
 
 @rule(
