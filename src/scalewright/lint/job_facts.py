@@ -43,6 +43,11 @@ _TRIVIAL = frozenset(_TRIVIAL_NAMES.split())
 """Programs that end quickly."""
 _QUICK_MODULES = ("pip", "venv", "virtualenv", "json.tool", "site", "ensurepip", "torch.utils.collect_env")
 _PROGRAMS = ("julia", "Rscript", "matlab", "java", "gmx", "gmx_mpi", "lmp", "namd3", "make", "snakemake", "nextflow")
+_WITH_VERB: dict[str, tuple[str, ...]] = {
+    "wandb": ("agent",), "vllm": ("serve",), "litgpt": ("pretrain", "finetune"), "llamafactory-cli": ("train",),
+    "tune": ("run",), "axolotl": ("train",), "swift": ("sft", "rlhf", "pt"), "lightning": ("run",),
+}  # fmt: skip
+"""Programs that train or serve with one of these words after their name."""
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
@@ -127,7 +132,11 @@ def _is_program(words: tuple[Word, ...], name: str) -> bool:
     first = words[0].text
     if name in ("bash", "sh"):
         return len(words) > 1 and (words[1].text.endswith((".sh", ".bash")) or words[1].text.startswith("$"))
-    return name in _PROGRAMS or (first.startswith("./") and not first.endswith((".env",)))
+    if name in _PROGRAMS or (first.startswith("./") and not first.endswith((".env",))):
+        return True
+    if name in _WITH_VERB:
+        return len(words) > 1 and words[1].text in _WITH_VERB[name]
+    return re.search(r"(?:^|[_-])train(?:er|ing)?(?:$|[_-])|^nnUNet", name) is not None
 
 
 def step_of(launch: Launch) -> Launch | None:

@@ -71,6 +71,14 @@ CASES = {
             shell("MASTER_ADDR=$(hostname)\nexport MASTER_ADDR=$MASTER_ADDR\npython train.py"),
         ),
     ),
+    "set-is-no-assignment": Cases(
+        fires=(job(GPU, "set DATA=./data\npython train.py"), shell("set CUDA_VISIBLE_DEVICES=0\npython train.py")),
+        silent=(
+            shell("set -e\npython train.py"),
+            shell('set -- "A=1" "B=2"\npython train.py'),
+            shell("export DATA=./data\npython train.py"),
+        ),
+    ),
     "heredoc-expands-early": Cases(
         fires=(
             shell(WRITES + "python train.py --id ${SLURM_JOB_ID}\nEOF"),
@@ -120,6 +128,7 @@ CASES = {
         fires=(
             job(TWO, "export MASTER_PORT=$RANDOM\nsrun python train.py"),
             job(TWO, "MASTER_PORT=${RANDOM}\nsrun torchrun --master_port=$MASTER_PORT train.py"),
+            job(GPU, "torchrun --nproc_per_node 4 --master_port $RANDOM train.py"),
         ),
         silent=(
             job(TWO, "export MASTER_PORT=$((20000 + RANDOM % 10000))\nsrun python train.py"),
@@ -164,6 +173,9 @@ CASES = {
         fires=(
             job(GPU, "module load cuda\nsrun python train.py --lr 1\necho Done at $(date)"),
             job(GPU, "torchrun --standalone --nproc_per_node=4 train.py\nconda deactivate\ndate"),
+            job(GPU, "uv run scripts/train.py --lr 1\necho done"),
+            job(GPU, "nnUNetv2_train 101 2d 0\necho done"),
+            job(GPU, "wandb agent me/sweep/abc\necho done"),
             job("--mem=8G --time=2:00:00", "cd $D\nif [ $? -ne 0 ]; then exit 1; fi\npython a.py\nrsync -a out/ $W"),
         ),
         silent=(

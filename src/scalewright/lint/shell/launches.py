@@ -102,6 +102,8 @@ _SUBCOMMAND = {
 _WRAPPER_POSITIONALS = {"timeout": 1}
 
 
+_STARTS_PYTHON = ("torchrun", "deepspeed", "accelerate", "mpirun")
+"""Launchers whose program is a Python file anyway."""
 _MAX_CHAIN = 16
 """Launchers inside launchers that are followed. Nobody writes more, and thousands must not take forever."""
 
@@ -144,7 +146,24 @@ def _first_launch(
         return _container(name, words, command, outer)
     if name in _WRAPPER_FLAGS:
         return _wrapper(name, words)
+    if name.endswith(".py") and not any(launch.tool in _STARTS_PYTHON for launch in outer):
+        return _python_file(words, command, outer)
     return None
+
+
+def _python_file(words: list[Word], command: Command, outer: tuple[Launch, ...]) -> tuple[Launch, list[Word]]:
+    """`./train.py` or `uv run train.py`: a program in Python that is called by its name."""
+    first = words[0]
+    launch = Launch(
+        tool="python",
+        options=(),
+        command=command,
+        outer=outer,
+        program=tuple(words),
+        start=first.start,
+        end=first.end,
+    )
+    return launch, []
 
 
 def _srun(words: list[Word], command: Command, outer: tuple[Launch, ...]) -> tuple[Launch, list[Word]]:

@@ -219,6 +219,15 @@ def random_port(script: Script, context: Context) -> Iterator[Hit]:
                 f"{assignment.name} may be below 1024, where programs of users cannot listen",
                 next_step=f"derive it from the job id: {assignment.name}={_PORT_FROM_JOB_ID}",
             )
+    for launch in script.launched(*DISTRIBUTED):
+        option = launch.option(*_PORT_OPTIONS)
+        if option is not None and re.search(r"(?:^|:)\$\{?RANDOM\}?$", option.value or ""):
+            yield at(
+                script,
+                option,
+                "the port may be below 1024, where programs of users cannot listen",
+                next_step=f"derive it from the job id: {_PORT_FROM_JOB_ID}",
+            )
 
 
 @rule(

@@ -151,3 +151,27 @@ def heredoc_expands_early(script: Script, context: Context) -> Iterator[Hit]:
                 f"{match.group(1)} is expanded when the script is written, where it is empty",
                 next_step=f"write \\${match.group(1)}, or quote the mark of the heredoc: <<'EOF'",
             )
+
+
+@rule(
+    id="set-is-no-assignment",
+    severity="error",
+    title="set NAME=value sets no variable",
+    why="In sh and bash, set replaces the arguments $1, $2 and so on. The variable stays as it was. This is the syntax "
+    "of Windows and of csh.",
+    source="bash(1), set: any arguments that remain after option processing are values for the positional parameters",
+    before=_HEAD + "set CUDA_VISIBLE_DEVICES=0\npython train.py\n",
+    after=_HEAD + "export CUDA_VISIBLE_DEVICES=0\npython train.py\n",
+    needs_header=False,
+)
+def set_is_no_assignment(script: Script, context: Context) -> Iterator[Hit]:
+    for command in script.called("set"):
+        word = command.words[1] if len(command.words) == 2 else None
+        match = re.match(r"([A-Za-z_]\w*)=", word.text) if word is not None and not command.origin else None
+        if match is not None:
+            yield at(
+                script,
+                command,
+                f"this sets $1, and {match.group(1)} stays as it was",
+                next_step=f"write export {match.group(1)}=...",
+            )
