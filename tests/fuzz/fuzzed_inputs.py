@@ -42,7 +42,7 @@ _NONSENSE = re.compile(
     r"(?:^|[ :\[(])(?:nan|-?inf)(?: (?:s|ms|GiB|MiB|B|tokens/s|W|J|%)|[%,\]]|\s{2,}|$)", re.MULTILINE
 )
 """As a quantity. A name in a file may be anything."""
-_NEGATIVE = re.compile(r"(?:^|\s{2,}|\()-\d[\d.,]* (?:s|ms|us|min|h|d|GiB|MiB|KiB|B|tokens/s|W|J)\b", re.MULTILINE)
+_NEGATIVE = re.compile(r"(?:^|[^\s,] {2,}|\()-\d[\d.,]* (?:s|ms|us|min|h|d|GiB|MiB|KiB|B|tokens/s|W|J)\b", re.MULTILINE)
 """In a column of its own. Differences in a sentence have a sign."""
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 

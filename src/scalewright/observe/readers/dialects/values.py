@@ -6,6 +6,7 @@ value and an average. Names of one thing differ between programs and change over
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -124,9 +125,17 @@ class Report:
     def fact(self, step: int, spot: Spot, dialect: str, **more: Any) -> StepFact:
         if "memory_reserved_bytes" in self.fields and self.fields.get("memory_bytes") is None:
             self.fields["memory_bytes"] = self.fields["memory_reserved_bytes"]
-        return StepFact(
-            step=step, spot=spot, dialect=dialect, parts_s=self.parts, values=self.values, **{**self.fields, **more}
-        )
+        fields = {key: value for key, value in {**self.fields, **more}.items() if _is_possible(key, value)}
+        parts_s = {name: seconds for name, seconds in self.parts.items() if math.isfinite(seconds)}
+        return StepFact(step=step, spot=spot, dialect=dialect, parts_s=parts_s, values=self.values, **fields)
+
+
+MAY_DIVERGE = ("loss", "grad_norm", "reward", "kl", "entropy")
+"""Fields of a step that are not finite where training diverged. A time or a size that is not finite was misread."""
+
+
+def _is_possible(field: str, value: Any) -> bool:
+    return field in MAY_DIVERGE or not isinstance(value, float) or math.isfinite(value)
 
 
 _PAIR = re.compile(
