@@ -30,6 +30,8 @@ from mutations import mutated
 
 from scalewright import units
 
+MINUTES = "FUZZ_MINUTES"
+"""Variable: stop after so many minutes, with what was read until then."""
 HANG_CPU_S = 10.0
 HANG_WALL_S = 60.0
 """A reader that waits uses no CPU: a pipe, a lock. On a busy machine a case may wait for its turn."""
@@ -174,6 +176,8 @@ def main() -> int:
             for failure in counts.failures:
                 sys.stdout.write(f"{failure}\n\n")
             sys.stdout.flush()
+            if time.monotonic() > began_s + 60.0 * float(os.environ.get(MINUTES, "inf")):
+                break
     sys.stdout.write(f"{'kind':<12}{'cases':>9}{'read':>9}{'refused':>9}{'failed':>8}{'longest s':>11}\n")
     for kind, counts in totals.items():
         num_read = counts.codes[0] + counts.codes[1]
