@@ -12,6 +12,7 @@ RENAMES = {
     "records/documents.py": "writes every file that a user names",
     "data/whole.py": "a folder: the system refuses to rename it onto anything but an empty folder",
     "data/text/execution/work_files.py": "files in a folder that a run of a pipeline holds",
+    "data/squashfs.py": "an image whose name was free, under the lock of that name",
     "data/copying.py": "a folder that it made itself gets another name before it is deleted",
     "run/checkpoint_files.py": "folders in a run directory",
     "run/weight_sync/files.py": "files of weights in a folder of a run directory",
