@@ -18,6 +18,7 @@ from scalewright.cli.cluster import advise, jobs, lab, launch, lint, preflight, 
 from scalewright.cli.data import app as data
 from scalewright.cli.planner import catalog, plan, plan_show, predict, validate
 from scalewright.cli.reason import app as reason
+from scalewright.cli.runs import app as runs
 from scalewright.errors import ConfigError, ScalewrightError, shortened
 from scalewright.records.terminal_text import printable
 from scalewright.records.types import ExitCode
@@ -67,6 +68,7 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(lab.app, name="lab")
 app.add_typer(reason.app, name="reason")
 app.command("report")(report.run)
+app.add_typer(runs.app, name="run")
 app.add_typer(site.app, name="site")
 app.add_typer(study.app, name="study")
 

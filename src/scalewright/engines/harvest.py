@@ -76,14 +76,14 @@ def _main_dialect(facts: Sequence[StepFact]) -> str:
 def _merged(facts: Sequence[StepFact], dialect: str) -> list[StepFact]:
     """One fact a step. Of several attempts the last counts; other ranks and programs fill what is missing."""
     own = [fact for fact in facts if fact.dialect == dialect]
-    ranks = Counter(fact.rank for fact in own)
-    reporting = ranks.most_common(1)[0][0] if ranks else None
+    sources = Counter((fact.rank, fact.spot.file) for fact in own)
+    reporting = sources.most_common(1)[0][0] if sources else None
     by_step: dict[int, StepFact] = {}
-    for fact in sorted((one for one in own if one.rank == reporting), key=lambda one: one.attempt):
+    for fact in sorted((one for one in own if (one.rank, one.spot.file) == reporting), key=lambda one: one.attempt):
         by_step[fact.step] = fact
     for fact in facts:
         known = by_step.get(fact.step)
-        if known is None or (fact.dialect == dialect and fact.rank == reporting):
+        if known is None or (fact.dialect == dialect and (fact.rank, fact.spot.file) == reporting):
             continue
         changes = {name: value for name in FILLED
                    if getattr(known, name) is None and (value := getattr(fact, name)) is not None}  # fmt: skip

@@ -75,7 +75,9 @@ class CollectedRun:
 
     @property
     def num_ranks(self) -> int:
-        return max((len(ranks) for ranks in self.steps.get(names.STEP_TIME, {}).values()), default=0)
+        """Ranks that reported; of another program, whose log is one rank's, those that it was started with."""
+        reporting = max((len(ranks) for ranks in self.steps.get(names.STEP_TIME, {}).values()), default=0)
+        return int(self.config.get("num_ranks", reporting)) if "engine" in self.config else reporting
 
     def series(self, name: str, *, slowest: bool = False) -> NDArray[np.float64]:
         """A metric over the steady steps: the mean of the ranks, or that of the one which everybody waits for."""

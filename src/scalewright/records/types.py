@@ -58,6 +58,8 @@ class EnvName:
     """Set by our launcher for ranks whose run directory it holds itself."""
     LISTENER = "SCALEWRIGHT_LISTENER"
     """Handle of the socket at which the first rank waits for the others; our launcher keeps the port with it."""
+    ENGINE_PYTHON = "SCALEWRIGHT_ENGINE_PYTHON"
+    """Interpreter of the environment that has the training engines, such as DeepSpeed."""
     LEASE_S = "SCALEWRIGHT_LEASE_S"
     """Separate roles: an engine that is silent for so many seconds is given up; others write its answers."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.catalog.library import Catalog
+from scalewright.engines.local import run_engine
 from scalewright.errors import ConfigError, ScalewrightError
 from scalewright.here.devices import num_cores, visible_gpus
 from scalewright.lab.network import ShapedNetwork
@@ -78,6 +79,11 @@ def execute(execution: Execution, observer: RunObserver | None = None) -> int:
             f"{execution.num_ranks} ranks on {num_cores()} cores would only wait for each other: give "
             f"{MOST_RANKS_PER_CORE * num_cores()} or fewer, or use more nodes"
         )
+    if execution.engine_job is not None and (place is not None or is_inside(os.environ)):
+        raise ConfigError(
+            "bench engine starts its own ranks on one machine: run it once, outside srun and torchrun, or start the "
+            "engine as a job with launch plan.json --engine"
+        )
     if place is not None and execution.engine_ranks:
         raise ConfigError(
             f"{place[1]} ranks were started, and a stage with engines starts its own: run the command once, without "
@@ -125,6 +131,8 @@ def _machine(execution: Execution) -> dict[str, Any] | None:
 def _start(directory: RunDirectory, execution: Execution, observer: RunObserver) -> int:
     if execution.engine_ranks:
         return _start_roles(directory, execution, observer)
+    if execution.engine_job is not None:
+        return _start_engine(directory, execution, observer)
     if execution.link_bytes_per_s is not None:
         names = [f"r{rank}" for rank in range(execution.num_ranks)]
         with watched(directory), ShapedNetwork(names, rate_bytes_per_s=execution.link_bytes_per_s) as network:
@@ -146,6 +154,17 @@ def _start(directory: RunDirectory, execution: Execution, observer: RunObserver)
             on_events=observer.on_events,
             on_signal=observer.on_signal,
         )
+
+
+def _start_engine(directory: RunDirectory, execution: Execution, observer: RunObserver) -> int:
+    """Another training program, as so many processes on this machine."""
+    assert execution.engine_job is not None
+    assert execution.engine_run is not None
+    with watched(directory):
+        return run_engine(
+            directory, execution.engine_job, execution.engine_run, num_cores=num_cores(),
+            installed=execution.engine_releases, on_events=observer.on_events, on_signal=observer.on_signal,
+        )  # fmt: skip
 
 
 def _start_roles(directory: RunDirectory, execution: Execution, observer: RunObserver) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scalewright.engines.types import EngineJob
 from scalewright.records.run_directory import RunDirectory
+from scalewright.workload.engine_run import EngineRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,12 @@ class Execution:
     """Predicted duration, start included; None without a prediction."""
     link_bytes_per_s: float | None = None
     """If set, every rank runs in its own network namespace, behind a link shaped to this rate."""
+
+    engine_job: EngineJob | None = None
+    """Of kind `engine`: the files and the command of another training program."""
+    engine_run: EngineRun | None = None
+    engine_releases: Mapping[str, str] = field(default_factory=dict)
+    """What is installed beside that program."""
 
     @property
     def directory(self) -> RunDirectory:

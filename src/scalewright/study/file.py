@@ -22,7 +22,7 @@ Value = str | int | float | bool
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 KIND = "study"
 PointKind = Literal[
-    "language", "vision", "emulated", "plan", "saving", "stage", "rl", "reading", "reason",
+    "language", "engine", "vision", "emulated", "plan", "saving", "stage", "rl", "reading", "reason",
     "gemm", "memory", "attention", "convolution", "dispatch", "collectives", "sync", "storage", "checkpoint",
 ]  # fmt: skip
 FACTS = ("gpus_per_node", "system_nodes", "gpu_memory_gb", "gpu_memory_gib")

@@ -10,6 +10,7 @@ from scalewright.cli.bench import (
     collectives,
     convolution,
     dispatch,
+    engine,
     gemm,
     generate,
     language,
@@ -39,5 +40,6 @@ app.command("sync", short_help="Weights from trainer to engine ranks: peers, bro
 app.command("storage", short_help="Small files, tar shards, LMDB, RAM; metadata rate.")(storage.run)
 app.command("checkpoint", short_help="Saves and restores of sharded state, sync and async.")(checkpoint.run)
 app.command("language", short_help="Train a GPT or Llama for some steps, in any layout.")(language.run)
+app.command("engine", short_help="Train with torchtitan, DeepSpeed, Hugging Face or TRL.")(engine.run)
 app.command("vision", short_help="Train a ResNet on images, with the large-batch recipe.")(vision.run)
 app.command("generate", short_help="Answer requests: our engine, or any OpenAI-compatible server.")(generate.run)

@@ -1,7 +1,7 @@
 """What the programs beside this file share: the run's file, its samples, its model, and errors in one sentence.
 
-The programs run in the environment of their engine: they import that engine and never scalewright. A program ends with 2
-where the input is wrong and with 3 where the machine is, after one line that begins with `error: `.
+The programs run in the environment of their engine: they import that engine and never scalewright. A program ends with
+2 where the input is wrong and with 3 where the machine is, after one line that begins with `error: `.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def read_config() -> dict[str, Any]:
 
 def fail(sentence: str, code: int = BAD_INPUT) -> NoReturn:
     """End this process with one sentence; every rank says it, and the launcher shows the first."""
-    print(f"error: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
     sys.stdout.flush()
+    sys.stderr.write(f"error: {' '.join(sentence.split())}\n")
+    sys.stderr.flush()
     os._exit(code)
 
 
@@ -57,7 +58,8 @@ def num_ranks() -> int:
 def say(text: str) -> None:
     """A line of the log, from the first rank only."""
     if rank() == 0:
-        print(text, flush=True)
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
 
 
 class Samples:
@@ -172,7 +174,10 @@ def check_weights(config: dict[str, Any]) -> None:
                 "num_key_value_heads", "intermediate_size", "vocab_size"):  # fmt: skip
         wanted, given = config["model"].get(key), stored.get(key)
         if wanted is not None and given is not None and wanted != given:
-            fail(f"--load {config['load']!r}: its {key} is {given}, the model's is {wanted}; give the model's own weights")
+            fail(
+                f"--load {config['load']!r}: its {key} is {given}, the model's is {wanted}; give the weights of this "
+                "model"
+            )
 
 
 def parameter_groups(model: Any, weight_decay: float) -> list[dict[str, Any]]:

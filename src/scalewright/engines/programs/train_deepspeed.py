@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -80,7 +81,7 @@ def main() -> None:
 def resume(engine: Any, config: dict[str, Any]) -> int:
     """Load the newest checkpoint of this run; how many steps are done."""
     folder = config["checkpoint"]["folder"]
-    if not os.path.isfile(os.path.join(folder, "latest")):
+    if not (Path(folder) / "latest").is_file():
         return 0
     engine.load_checkpoint(folder)
     return int(engine.global_steps)

@@ -8,6 +8,7 @@ CPU, Megatron-Core takes buffers for exchange from the current CUDA device: `for
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -16,10 +17,20 @@ import torch.distributed as dist
 from engine_setup import Samples, fail, num_ranks, parameter_groups, read_config, say
 
 
+class NoStates:
+    """Stands for the generators of a CUDA device, which dropout forks even where its share is 0."""
+
+    def fork(self, *_: Any) -> Any:
+        return contextlib.nullcontext()
+
+
 def for_cpu() -> None:
-    """Buffers, and tensors that are moved, stay on the CPU."""
-    torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment,return-value]
-    torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign,assignment,misc]
+    """Buffers, and tensors that are moved, stay on the CPU; without dropout no generator is needed."""
+    from megatron.core import tensor_parallel
+
+    torch.cuda.current_device = lambda: "cpu"
+    torch.Tensor.cuda = lambda self, *_, **__: self
+    tensor_parallel.get_cuda_rng_tracker = lambda *_, **__: NoStates()
 
 
 def build(config: dict[str, Any]) -> Any:
@@ -116,11 +127,13 @@ def train(model: Any, optimizer: torch.optim.Optimizer, config: dict[str, Any], 
         optimizer.step()
         optimizer.zero_grad()
         took_ms = (time.perf_counter() - started_s) * 1e3
-        say(
-            f" iteration {step + 1:8d}/{steps:8d} | consumed samples: {(step + 1) * samples.gbs:12d} | elapsed time per "
-            f"iteration (ms): {took_ms:.3f} | learning rate: {rate:.6E} | global batch size: {samples.gbs:5d} | lm loss: "
-            f"{float(total) / samples.dp:.6E} | grad norm: {norm:.3f} | number of skipped iterations:   0 |"
-        )
+        parts = (
+            f" iteration {step + 1:8d}/{steps:8d}", f"consumed samples: {(step + 1) * samples.gbs:12d}",
+            f"elapsed time per iteration (ms): {took_ms:.3f}", f"learning rate: {rate:.6E}",
+            f"global batch size: {samples.gbs:5d}", f"lm loss: {float(total) / samples.dp:.6E}",
+            f"grad norm: {norm:.3f}", "number of skipped iterations:   0 |",
+        )  # fmt: skip
+        say(" | ".join(parts))
     say(f"{num_ranks()} ranks, tp={config['layout']['tp']}, done")
 
 

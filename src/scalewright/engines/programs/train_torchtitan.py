@@ -28,7 +28,7 @@ def for_cpu() -> None:
     torch._utils._get_available_device_type = lambda: "cpu"
     # Its only use of Triton: kernels for experts, which a Llama has not.
     kernels = types.ModuleType("torchtitan.models.moe.kernels")
-    kernels.generate_permute_indices = None  # type: ignore[attr-defined]
+    kernels.generate_permute_indices = None
     sys.modules.setdefault(kernels.__name__, kernels)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     replaced = {
@@ -37,7 +37,7 @@ def for_cpu() -> None:
         "memory_stats": lambda *_: _memory(),
         "reset_peak_memory_stats": lambda *_: None,
         "empty_cache": lambda *_: None,
-        "manual_seed": lambda seed: torch.manual_seed(seed),
+        "manual_seed": torch.manual_seed,
     }
     for name, function in replaced.items():
         setattr(torch.cpu, name, function)

@@ -9,7 +9,7 @@ which a model learns in a few steps; a data set of the user's brings its own rew
 from __future__ import annotations
 
 import json
-import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def reinforced(config: dict[str, Any]) -> Any:
     settings = config.get("grpo") or {}
     folder = config["load"] or str(Path(config["checkpoint"]["folder"]).parent / "start")
     tokenizer = small_tokenizer(config)
-    if not config["load"] and rank() == 0 and not os.path.isfile(os.path.join(folder, "config.json")):
+    if not config["load"] and rank() == 0 and not (Path(folder) / "config.json").is_file():
         hugging_face_model(config).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     _wait_for(Path(folder) / "config.json")
@@ -82,8 +82,6 @@ def reinforced(config: dict[str, Any]) -> Any:
 
 def _wait_for(path: Path) -> None:
     """Other ranks wait until the first has written the start weights."""
-    import time
-
     for _ in range(600):
         if path.is_file() and (path.parent / "tokenizer_config.json").is_file():
             return

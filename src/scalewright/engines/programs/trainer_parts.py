@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -70,10 +70,10 @@ class StepTimes(TrainerCallback):
 
 def last_checkpoint(config: dict[str, Any]) -> str | None:
     """Folder of the newest checkpoint of this run."""
-    folder = config["checkpoint"]["folder"]
-    names = os.listdir(folder) if os.path.isdir(folder) else []
+    folder = Path(config["checkpoint"]["folder"])
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     steps = sorted(int(match[1]) for name in names if (match := re.fullmatch(r"checkpoint-(\d+)", name)))
-    return os.path.join(folder, f"checkpoint-{steps[-1]}") if steps else None
+    return str(folder / f"checkpoint-{steps[-1]}") if steps else None
 
 
 def end_group() -> None:

@@ -21,6 +21,9 @@ CLOCK_FACTOR = 3.0
 SAME_FRAC = 0.05
 LEAST_DIFFERENT_FRAC = 0.25
 
+TRAINS_TEXT = (None, "language", "engine", "imported")
+"""Kinds of run directories whose tokens train a language model; None: a log alone."""
+
 
 @finding_rule(
     id="impossible-flop",
@@ -166,7 +169,7 @@ def _flop_per_token(evidence: Evidence) -> float | None:
     causal masks not saved
     """
     layers, hidden, vocab, seq = (setting_number(evidence, name) for name in ("layers", "hidden", "vocab", "seq"))
-    if not layers or not hidden or not vocab or not seq or setting(evidence, "kind") not in (None, "language"):
+    if not layers or not hidden or not vocab or not seq or setting(evidence, "kind") not in TRAINS_TEXT:
         return None
     ffn = setting_number(evidence, "ffn_hidden") or 4.0 * hidden
     per_layer = 24.0 * hidden**2 + 12.0 * hidden * ffn + 12.0 * seq * hidden

@@ -11,6 +11,7 @@ from scalewright.study.kinds.base import Kind
 
 KINDS = {
     "language": "scalewright.study.kinds.language",
+    "engine": "scalewright.study.kinds.engine",
     "emulated": "scalewright.study.kinds.emulated",
     "vision": "scalewright.study.kinds.vision",
     "generate": "scalewright.study.kinds.generate",

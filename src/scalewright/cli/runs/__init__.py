@@ -1,0 +1,1 @@
+"""`scalewright run`: run directories that were not started here."""

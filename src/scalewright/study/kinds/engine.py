@@ -1,0 +1,205 @@
+"""A point that another training program runs: torchtitan, DeepSpeed, Hugging Face's Trainer, TRL, Megatron-Core."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass as checked
+
+from scalewright import units
+from scalewright.catalog.library import Catalog
+from scalewright.engines.environment import check_installed, engine_python
+from scalewright.engines.info import EngineInfo, find_engine
+from scalewright.engines.prepare import bench_request, settings_of
+from scalewright.engines.registry import adapter_of
+from scalewright.engines.types import EngineJob, EngineRequest
+from scalewright.errors import ConfigError, NotExpressedError
+from scalewright.here.devices import device_here
+from scalewright.here.place import HERE
+from scalewright.launch.prepare.language_setup import machine_of, resolve_ranks
+from scalewright.launch.prepare.outlook import Outlook, RunTooLargeError
+from scalewright.observe.collect import collect
+from scalewright.planner.answer import answer
+from scalewright.planner.question import ask
+from scalewright.records import metric_names as names
+from scalewright.records.run_directory import RunDirectory
+from scalewright.records.types import warnings_among
+from scalewright.study.execution import Execution
+from scalewright.study.expressions import Value
+from scalewright.study.kinds.base import Outcome
+from scalewright.study.kinds.options import STRICT, parse_options
+from scalewright.study.kinds.training import (
+    measured_training,
+    predict_point,
+    stored_training_prediction,
+    system_facts,
+)
+from scalewright.workload.engine_run import EngineRun
+from scalewright.workload.layout import parse_layout
+from scalewright.workload.named import resolve_model
+from scalewright.workload.run_options import AUTO
+
+ENGINE_START_S = 30.0
+"""Time that an engine takes before its first step, as seen on two cores; its import is most of it."""
+
+
+@checked(frozen=True, kw_only=True, config=STRICT)
+class EngineOptions:
+    """Options of `bench engine`, and of a point of this kind."""
+
+    engine: str
+    model: str
+    layout: str
+    system: str = HERE
+    partition: str = ""
+    precision: str = AUTO
+    stack: str = AUTO
+    """auto: the stack of the engine."""
+    seq: int = 0
+    steps: int = 20
+    device: str = AUTO
+    task: str = ""
+    """pretrain, sft or grpo; empty: the engine's first."""
+    data: str = "synthetic"
+    load: str = ""
+    tokenizer: str = ""
+    seed: int = 0
+    python: str = ""
+    """Interpreter that has the engine; empty: $SCALEWRIGHT_ENGINE_PYTHON, or this one."""
+    set: str = ""
+    """Settings of the engine's own, `key=value` separated by blanks."""
+    extra: str = ""
+    """More words for the engine's command line."""
+    force: bool = False
+    """Go on with a release that the tests do not cover."""
+    this_system: str | None = None
+    budget: str = "10 min"
+
+    @property
+    def system_name(self) -> str | None:
+        return self.this_system if self.system == HERE else self.system
+
+
+_OPTIONS: TypeAdapter[EngineOptions] = TypeAdapter(EngineOptions)
+
+
+class EngineKind:
+    metrics: tuple[str, ...] = ("step_time_s", "tokens_per_s", "flop_per_s_per_gpu", "mfu_frac", "memory_bytes")
+    runs_as_job = False
+
+    def check(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> None:
+        point = parse_options(_OPTIONS, options, where=where)
+        find_engine(point.engine)
+        parse_layout(point.layout)
+        resolve_model(catalog, point.model)
+
+    def facts(self, catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Value]:
+        return system_facts(catalog, values)
+
+    def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:
+        point = parse_options(_OPTIONS, options, where=where)
+        shared = ("model", "layout", "system", "partition", "precision", "seq")
+        asked: dict[str, Value] = {name: getattr(point, name) for name in shared}
+        return predict_point(catalog, asked | {"stack": _stack(point, find_engine(point.engine))}, where=where)
+
+    def stored_prediction(self, prediction: dict[str, Any]) -> Outcome:
+        return stored_training_prediction(prediction)
+
+    def execution(
+        self, catalog: Catalog, options: Mapping[str, Value], *, path: Path, where: str, predicts: bool = True
+    ) -> Execution:
+        point = parse_options(_OPTIONS, options, where=where)
+        info, python = find_engine(point.engine), engine_python(point.python)
+        request = _request(catalog, point, info, path, python)
+        run = _run(point, info, request)
+        execution = Execution(kind="engine", config=run.document(), path=path, num_ranks=run.num_ranks)
+        if execution.is_finished:
+            return execution
+        installed = check_installed(info, python, force=point.force)
+        adapter = adapter_of(info.id)
+        adapter.refuse_what_it_lacks(request)
+        job = adapter.render(request)
+        _check_whole(job)
+        run = replace(run, version=installed[info.distribution or info.import_name])
+        execution = replace(execution, config=run.document(), engine_job=job, engine_run=run, engine_releases=installed)
+        return _predicted(catalog, point, info, request, run, execution) if predicts else execution
+
+    def measured(self, path: Path) -> Outcome:
+        return measured_training(path)[1]
+
+    def samples(self, path: Path) -> tuple[float, ...]:
+        return tuple(collect(RunDirectory(path)).series(names.STEP_TIME, slowest=True).tolist())
+
+
+def _stack(point: EngineOptions, info: EngineInfo) -> str:
+    return info.stack if point.stack == AUTO else point.stack
+
+
+def _request(catalog: Catalog, point: EngineOptions, info: EngineInfo, path: Path, python: str) -> EngineRequest:
+    layout, num_ranks = resolve_ranks(None, point.layout, device=point.device)
+    task = point.task or info.tasks[0]
+    if task not in info.tasks:
+        raise ConfigError(f"{info.title} does not do {task!r}: choose {', '.join(info.tasks)}")
+    device = device_here(point.device, num_ranks=num_ranks)
+    precision = ("bf16" if device == "cuda" else "fp32") if point.precision == AUTO else point.precision
+    return bench_request(
+        catalog, model=point.model, layout=layout, precision=precision, seq_len=point.seq, task=task,
+        device=cast(Any, device), num_steps=point.steps, run_dir=path.absolute(), data=point.data, load=point.load,
+        tokenizer=point.tokenizer, engine_python=python, seed=point.seed, settings=settings_of(point.set),
+        extra_args=tuple(shlex.split(point.extra)),
+    )  # fmt: skip
+
+
+def _run(point: EngineOptions, info: EngineInfo, request: EngineRequest) -> EngineRun:
+    return EngineRun(
+        engine=info.id, model_id=request.spec.id, shape=request.shape, layout=request.layout,
+        precision=request.recipe.name, task=request.task, steps=point.steps, device=request.device, data=request.data,
+        load=request.load, seed=request.seed, settings=dict(request.settings), extra_args=request.extra_args,
+    )  # fmt: skip
+
+
+def _check_whole(job: EngineJob) -> None:
+    if job.placeholders:
+        first = job.placeholders[0]
+        raise ConfigError(f"{job.engine} needs {first.what}: give it with --{first.name}")
+
+
+def _predicted(
+    catalog: Catalog, point: EngineOptions, info: EngineInfo, request: EngineRequest, run: EngineRun,
+    execution: Execution,
+) -> Execution:  # fmt: skip
+    """The execution with the prediction of the engine's stack on this machine."""
+    here = machine_of(catalog, point.system_name, cast(Any, run), run.num_ranks)
+    if here is None or request.task == "grpo":
+        why = "name this machine with --system" if here is None else "a GRPO step of an engine is not predicted here"
+        return replace(execution, forecast=f"no prediction: {why}")
+    try:
+        prediction = answer(ask(
+            catalog, model=request.spec, system=here.machine, layout=request.layout, precision=run.precision,
+            stack=_stack(point, info),
+        ))  # fmt: skip
+    except NotExpressedError as error:
+        return replace(execution, forecast=f"no prediction: {error}")
+    outlook = Outlook(prediction=prediction, start_s=ENGINE_START_S, num_steps=run.steps)
+    budget_s = units.parse(point.budget, units.SECONDS)
+    duration, step = (units.format(s, units.SECONDS) for s in (outlook.duration_s, outlook.step_s))
+    if not prediction.fits or outlook.duration_s > budget_s:
+        why = (
+            f"would take {duration}, over the budget of {point.budget}" if prediction.fits else "does not fit in memory"
+        )
+        raise RunTooLargeError(
+            f"{run.model_id} with {info.title} {why}: use fewer --steps, a smaller model or --budget"
+        )
+    forecast = f"predicted {duration}: {run.steps} steps of {step} (stack {prediction.question.stack.id}, {here.basis})"
+    return replace(
+        execution, machine=here.as_document(run.precision), prediction=prediction.document(),
+        expected_s=outlook.duration_s, forecast="\n".join([forecast, *warnings_among(prediction.warnings)]),
+    )  # fmt: skip
+
+
+KIND = EngineKind()
