@@ -13,10 +13,10 @@ pytest.importorskip("torch")
 import torch
 
 from scalewright.data.tokens.reader import samples_of_rank
+from scalewright.data.tokens.synthetic import synthetic_tokens
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.run.breakdown import TimedStep, covered, profiler, split_step, step_split
 from scalewright.run.device import choose_device, make_bf16_products_work
-from scalewright.run.language.data import synthetic_tokens
 from scalewright.run.language.mesh_position import check_world_size, chunk_layers, local_positions
 from scalewright.run.language.precision import numbers
 from scalewright.run.steady import steady_state

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scalewright.engines.harvest import harvest, write_harvest, write_peaks
+from scalewright.engines.samples_file import write_samples
 from scalewright.engines.types import EngineJob
 from scalewright.launch.ranks.forwarding import signals_to
 from scalewright.launch.ranks.local import LocalRanks, pick_port, rank_environment
@@ -59,6 +60,7 @@ def run_engine(
     """Start every rank, wait, and write down what happened. Returns the exit code of the run."""
     name = f"local-{int(time.time())}-{os.getpid()}"
     _write_files(directory, job)
+    write_samples(directory, run)
     _record(directory, job, run, installed, name)
     directory.exit_info.unlink(missing_ok=True)
     for log in directory.logs.glob("rank-*.log"):

@@ -18,6 +18,7 @@ import numpy as np
 
 BAD_INPUT, ENVIRONMENT = 2, 3
 SYNTHETIC = "synthetic"
+WRITTEN = "samples.npy"
 NUM_SYNTHETIC_TOKENS = 2**20
 MEGATRON_SUFFIX = ".bin"
 INDEX_MAGIC = b"MMIDIDX\x00\x00"
@@ -35,6 +36,7 @@ def read_config() -> dict[str, Any]:
         config = json.loads(Path(known.config).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         fail(f"{known.config}: cannot be read as the file of a run ({error}); render it again")
+    config["folder"] = str(Path(known.config).resolve().parent)
     config["extra_args"] = [*config.get("extra_args", []), *extra]
     return dict(config)
 
@@ -63,10 +65,10 @@ def say(text: str) -> None:
 
 
 class Samples:
-    """Windows of `length + 1` tokens, in the order of the seed.
+    """Windows of `length + 1` tokens, by number.
 
-    The order is that of scalewright's own trainer, so that the same seed, data and batch give every engine the same
-    samples in every step.
+    `samples.npy` beside the run's file holds those of a short run in the order of scalewright's own trainer, so that
+    every engine sees the same ones in every step. Without it they follow from data and seed, in an order of their own.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -75,18 +77,29 @@ class Samples:
         self._seed = int(config["seed"])
         layout = config["layout"]
         self.gbs, self.mbs, self.dp = (int(layout[name]) for name in ("gbs", "mbs", "dp"))
-        data = config["data"] or SYNTHETIC
-        self._name = data
-        self._tokens = synthetic_tokens(self.vocab, self._seed) if data == SYNTHETIC else stored_tokens(Path(data))
+        self._name = config["data"] or SYNTHETIC
+        written = Path(config["folder"]) / WRITTEN
+        self._windows = np.load(written, mmap_mode="r", allow_pickle=False) if written.is_file() else None
+        if self._windows is not None:
+            self.num = len(self._windows)
+            return
+        self._tokens = self._all_tokens()
         self.num = (len(self._tokens) - 1) // self.length
         if self.num < 1:
-            fail(f"{data}: has {len(self._tokens)} tokens, fewer than one sample of {self.length} and its next token")
+            fail(f"{self._name}: has {len(self._tokens)} tokens, fewer than one sample of {self.length}; give more")
         self._order = np.empty(0, dtype=np.int64)
         self._pass = -1
+
+    def _all_tokens(self) -> np.ndarray:
+        if self._name == SYNTHETIC:
+            return synthetic_tokens(self.vocab, self._seed)
+        return stored_tokens(Path(self._name))
 
     def sample(self, index: int) -> np.ndarray:
         """The `index`-th window that training sees, counted over all passes."""
         number, place = divmod(index, self.num)
+        if self._windows is not None:
+            return np.asarray(self._windows[place], dtype=np.int64)
         if number != self._pass:
             self._order = np.random.default_rng([self._seed, number]).permutation(self.num)
             self._pass = number

@@ -7,24 +7,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from scalewright.data.prefetch import Prefetcher
-from scalewright.data.tokens.files import MappedTokens
-from scalewright.data.tokens.mixture import parse_sets
 from scalewright.data.tokens.reader import PREFETCHED, samples_of_rank
-from scalewright.data.tokens.samples import TokenSamples, open_samples_of
-from scalewright.data.tokens.token_set import TokenSet
+from scalewright.data.tokens.samples import TokenSamples
+from scalewright.data.tokens.synthetic import samples_named
 from scalewright.run.language.mesh_position import MeshPosition
 from scalewright.workload.language_run import LanguageRun
-from scalewright.workload.run_options import SYNTHETIC
-
-NUM_SYNTHETIC_TOKENS = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +31,7 @@ class TokenBatch:
 
 
 def open_data(run: LanguageRun) -> TokenSamples:
-    if run.data == SYNTHETIC:
-        tokens = MappedTokens(Path(SYNTHETIC), synthetic_tokens(vocab=run.shape.vocab, seed=run.seed))
-        sets = [TokenSet(SYNTHETIC, [tokens])]
-        return TokenSamples(sets, seq_len=run.seq_len, seed=run.seed, vocab=run.shape.vocab)
-    return open_samples_of(parse_sets(run.data), seq_len=run.seq_len, seed=run.seed, vocab=run.shape.vocab)
-
-
-def synthetic_tokens(*, vocab: int, seed: int) -> NDArray[np.uint32]:
-    """Random tokens with the frequencies of text (the k-th about 1/k), so that there is something to learn."""
-    generator = np.random.default_rng([seed, vocab])
-    shares = 1.0 / np.arange(1, vocab + 1)
-    edges = np.cumsum(shares / shares.sum())
-    drawn = np.searchsorted(edges, generator.random(NUM_SYNTHETIC_TOKENS)).clip(max=vocab - 1)
-    return drawn.astype(np.uint32)
+    return samples_named(run.data, seq_len=run.seq_len, seed=run.seed, vocab=run.shape.vocab)
 
 
 class Loader:
