@@ -38,7 +38,7 @@ TINY = ["bench", "language", "--model", "gpt2-tiny", "--device", "cpu"]
         (["--compile", "graphs"], "compile=graphs replays a step of one GPU"),
         (["--protocol", "mine"], "protocol 'mine' is not known: choose steady, epicure"),
         (["--seed", "-1"], "seed -1 must be from 0"),
-        (["--start-from", "nowhere"], "holds no whole checkpoint: name a run directory"),
+        (["--start-from", "nowhere"], "holds no whole checkpoint and no safetensors: name a run directory"),
         (["--plan", "nowhere.json"], "--model and --plan both say it"),
         (["--budget", "ten"], "'ten' is not a time"),
         (["--budget", "10"], "has no unit"),

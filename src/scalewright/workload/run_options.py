@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from scalewright.errors import ConfigError
@@ -52,3 +53,8 @@ def check_training(run: CommonTrainingOptions, *, num_ranks: int) -> None:
         raise ConfigError(f"device_mttf_s is {run.device_mttf_s}: a mean time to failure is above 0 s")
     if run.compile == "graphs" and (run.device == "cpu" or num_ranks > 1):
         raise ConfigError("compile=graphs replays a step of one GPU: choose default for several ranks or the CPU")
+
+
+def has_tensors(folder: Path) -> bool:
+    """Whether the folder is a model of Hugging Face's: a config.json, and safetensors beside it."""
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))

@@ -21,7 +21,8 @@ ProtocolText = Annotated[
     str, typer.Option(help="Which steps count: steady (MSER-5), or epicure (from 10 even steps on).")
 ]
 StartFolder = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Checkpoint of another run of this model, under any layout.")
+    Path | None,
+    typer.Option(metavar="DIR", help="Checkpoint of this model under any layout, or a Hugging Face folder."),
 ]
 PlanFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Model, layout and precision of a stored plan, instead.")

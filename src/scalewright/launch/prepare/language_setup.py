@@ -30,7 +30,7 @@ from scalewright.workload import language_run
 from scalewright.workload.language_run import LanguageRun
 from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec
-from scalewright.workload.run_options import AUTO, SYNTHETIC, CompileMode, DeviceKind
+from scalewright.workload.run_options import AUTO, SYNTHETIC, CompileMode, DeviceKind, has_tensors
 
 DEFAULT_MICRO_BATCH = 4
 NUM_TRIED = 64
@@ -131,10 +131,13 @@ def resolve_start(folder: Path | None, *, steps: int) -> str:
     """Full path of the checkpoint to start from. Refuse a folder without one, and one that has all the steps."""
     if folder is None:
         return ""
+    if has_tensors(folder):
+        return str(folder.resolve())
     checkpoint = folder if (folder / MANIFEST).is_file() else RunDirectory(folder).last_checkpoint()
     if checkpoint is None:
         raise ConfigError(
-            f"--start-from {str(folder)!r}: holds no whole checkpoint: name a run directory, or one of its checkpoints"
+            f"--start-from {str(folder)!r}: holds no whole checkpoint and no safetensors: name a run directory, a "
+            "checkpoint, or a Hugging Face folder"
         )
     done = read_document(checkpoint / MANIFEST, "checkpoint").get("step")
     if isinstance(done, int) and done >= steps:

@@ -21,13 +21,14 @@ from scalewright.run.host_use import OwnClock
 from scalewright.run.language.data import Loader, open_data
 from scalewright.run.language.mesh_position import check_world_size
 from scalewright.run.language.session import LanguageSession, open_language_session
+from scalewright.run.language.whole_weights import hugging_face_start, start_session
 from scalewright.run.rank_context import RankContext
 from scalewright.run.saves import Saves
 from scalewright.run.steady import steady_state
 from scalewright.run.step_log import StepLog
 from scalewright.workload import language_run
 from scalewright.workload.language_run import LanguageRun
-from scalewright.workload.run_options import SYNTHETIC
+from scalewright.workload.run_options import SYNTHETIC, has_tensors
 
 
 def run(rank: RankContext) -> ExitCode:
@@ -61,7 +62,11 @@ class LanguageTraining:
     ) -> None:
         self.config, self.rank, self.device = config, rank, device
         with rank.watchdog.suspended():
-            self.session: LanguageSession = open_language_session(config, device)
+            start = hugging_face_start(config.start_from)
+            constants = None if start is None else start.constants
+            self.session: LanguageSession = open_language_session(config, device, constants=constants)
+            if start is not None:
+                start_session(self.session, start)
         self.saves = Saves(config, rank, layout=config.layout.brief, tensors=self._tensors, state=self._state)
         self.session.train_step.before_update = self.saves.hold_update
         self.log = StepLog(
@@ -76,7 +81,8 @@ class LanguageTraining:
         """Step and sample that this attempt begins with."""
 
     def run(self) -> ExitCode:
-        self._first = first = self.saves.resume(self._restore, start_from=self.config.start_from)
+        start_from = "" if has_tensors(Path(self.config.start_from)) else self.config.start_from
+        self._first = first = self.saves.resume(self._restore, start_from=start_from)
         self.saves.make_room()
         loader = self.session.loader(first_step=first, first_sample=self._first_sample, data=self._data)
         try:

@@ -16,15 +16,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.placement_types import _StridedShard
+from torch.distributed.tensor import DTensor
 
 from scalewright.catalog.types import TransformerShape
-from scalewright.errors import ConfigError, nearest
+from scalewright.errors import ConfigError
 from scalewright.run.checkpoint import OPTIONAL, Loaded
-from scalewright.run.language.optimizer import local
 from scalewright.run.language.rotary import LayerConstants
 from scalewright.run.language.session import LanguageSession, open_language_session
+from scalewright.run.language.whole_weights import take_whole_weights
 from scalewright.run.reasoning.batches import SequenceBatch, empty_batch
 from scalewright.run.reasoning.lora import LORA_A, LORA_B, WEIGHT, is_adapter, lora_class, merged
 from scalewright.run.reasoning.losses import SUMS, LossSums
@@ -145,24 +144,7 @@ class SequenceTrainer:
             for name, param in self.stored_parameters().items()
             if not is_adapter(name)
         }
-        missing = set(targets)
-        for name, values in tensors:
-            if name not in targets:
-                near = nearest(name, targets, limit=1)
-                raise ConfigError(
-                    f"{where}: has {name}, which is no weight of this model{f' (it has {near[0]})' if near else ''}; "
-                    "give weights of the same shape"
-                )
-            target = targets[name]
-            if tuple(values.shape) != tuple(target.shape):
-                sizes = (" x ".join(map(str, size)) for size in (values.shape, target.shape))
-                raise ConfigError(
-                    "{}: {} is {}, and this model needs {}; give weights of the same shape".format(where, name, *sizes)
-                )
-            missing.discard(name)
-            local(target).copy_(_part(values, target))
-        if missing:
-            raise ConfigError(f"{where}: lacks {min(missing)}; give all weights of a model of the same shape")
+        take_whole_weights(targets, tensors, where=where)
         self.optimizer.refresh_weights()
 
     def stored_parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -273,19 +255,3 @@ def open_trainer(
 
 def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def _part(whole: Tensor, target: Tensor) -> Tensor:
-    """This rank's part of a whole weight: first that of its tensor-parallel rank, of that the shard of its replica."""
-    if not isinstance(target, DTensor):
-        return whole
-    part = whole.to(local(target).device)
-    for axis in reversed(range(target.device_mesh.ndim)):
-        placement = target.placements[axis]
-        if not isinstance(placement, Shard | _StridedShard):
-            continue
-        dim = placement.dim
-        pieces = part.chunk(target.device_mesh.size(axis), dim=dim)
-        rank = target.device_mesh.get_local_rank(axis)
-        part = pieces[rank] if rank < len(pieces) else part.narrow(dim, 0, 0)
-    return part
