@@ -27,10 +27,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS_FAILED, NO_TESTS_COLLECTED = 1, 5  # pytest's exit statuses
-TIMED = ("ranks", "kills", "slurm", "netns")
+TIMED = ("ranks", "kills", "slurm", "netns", "engines")
 """Tiers whose tests wait for real daemons and processes: on a busy machine one may miss its time."""
 MOST_TRIED_AGAIN = 3
 """More failures than these are no accident."""
+ENGINES_PYTHON = "TEST_ENGINES_PYTHON"
+"""Variable that names the interpreter of the tier `engines`."""
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 STATIC = (("ruff", "format", "--check", "."), ("ruff", "check", "."), ("mypy",), ("lint-imports", "--no-logo"))
@@ -51,7 +53,7 @@ class Part:
         return f"({self.mark}) and {self.narrowed}" if self.narrowed else self.mark
 
 
-UNIT = "not slurm and not netns and not browser and not gpu and not ranks and not kills"
+UNIT = "not slurm and not netns and not browser and not gpu and not ranks and not kills and not engines"
 # Halves of the list, so that what the tests of a file share is mostly made by one worker.
 HALVES = ("-n", "2", "--dist", "worksteal")
 # Two files at once; what compares times runs after them, alone.
@@ -65,10 +67,11 @@ PARTS = {
     "kills": (Part("kills", ("tests/kills", "tests/ranks", "tests/records", "tests/run"), HALVES),),
     "slurm": (Part("slurm", ("tests/slurm",), CLUSTERS),),
     "netns": (Part("netns", ("tests/netns",)),),
+    "engines": (Part("engines", ("tests/engine_runs",), TWO_FILES),),
     "browser": (Part("browser", ("tests/browser",)),),
 }
 TIERS = ("static", *PARTS)
-GROUPS = (("unit",), ("ranks",), ("kills", "static"), ("slurm", "browser"), ("netns",))
+GROUPS = (("unit",), ("ranks",), ("kills", "static"), ("slurm", "browser"), ("engines",), ("netns",))
 """Tiers of a group run at once, the groups one after the other. Practice clusters and runs that are killed leave cores
 idle while they wait; the browser and static checks need no exact times. What measures shaped links runs alone. The
 first of a group prints as it goes, the others at their end."""
@@ -234,8 +237,23 @@ def run_pytest(tier: str, *, streams: bool) -> Result:
     )
 
 
+def engines_environment() -> Result | None:
+    """Make the environment of other training programs, which lasts for later calls; its interpreter for the tests."""
+    done = subprocess.run(
+        [ROOT / "tools/setup_engines.sh"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        check=False,
+    )  # fmt: skip
+    if done.returncode:
+        print(done.stdout, flush=True)
+        return Result("engines", skipped=1, note="its environment could not be made; it needs pip and a package index")
+    os.environ[ENGINES_PYTHON] = done.stdout.splitlines()[-1]
+    return None
+
+
 def prepared(tier: str) -> Result | None:
     """Install what the tier lacks. A result: the tier cannot run."""
+    if tier == "engines":
+        return engines_environment()
     missing = missing_programs(tier)
     if not missing:
         return None

@@ -144,6 +144,11 @@ def main() -> None:
     init_logger()
     register(config)
     job = ConfigManager().parse_args(config["extra_args"])
+    if config["load"]:
+        # Taken only where the run has no checkpoint of its own.
+        job.checkpoint.enable = True
+        job.checkpoint.initial_load_path, job.checkpoint.initial_load_in_hf = config["load"], True
+        job.model.hf_assets_path = config["load"]
     trainer = Trainer(job)
     try:
         trainer.train()
