@@ -19,7 +19,7 @@ _STEP = re.compile(r"\biteration:?\s*(\d+)\s*/\s*(\d+|inf(?:inity)?\b)")
 _BARE_PAIR = re.compile(r"^\s*([A-Za-z][A-Za-z _]*?)\s+([-+]?\d[\d.eE+-]*|nan|inf)\s*$")
 """`lm loss 9.9E+00`: releases of 2020 had no colon."""
 _UNIT = re.compile(r"^(.*?)\s*\(([^()]*)\)$")
-_MEMORY = re.compile(r"\(after (\d+) iterations?\) memory \((\w+)\) \|(.*)")
+_MEMORY = re.compile(r"\(?after (\d+) iterations?\)? memory \((\w+)\) \|(.*)")
 _BRIDGE = re.compile(r"GPU utilization:\s*([\d.]+)\s*MODEL_TFLOP/s/GPU")
 _VALIDATION = re.compile(r"validation loss at (?:iteration|the end of training)\s*(\d+)?.*?\|(.*)")
 _CHECKPOINT = re.compile(
