@@ -32,4 +32,4 @@ def test_marks_are_used_where_their_tier_looks() -> None:
             assert any(path.is_relative_to(ROOT / folder) for folder in folders[mark]), f"{path}: {mark}"
         if "alone" in MARKED.findall(path.read_text(encoding="utf-8")):
             assert any(path.is_relative_to(ROOT / folder) for folder in folders["ranks"]), f"{path}: only ranks have it"
-    assert seen == {"ranks", "kills", "slurm", "netns", "browser"}
+    assert seen == {"ranks", "kills", "slurm", "netns", "browser", "engines"}

@@ -34,7 +34,9 @@ LOOK_EVERY_S = 2.0
 OUR_ERROR = "error: "
 """Begins the sentence of a program of ours that ended with 2 or 3."""
 _PEAK = re.compile(r"^VmHWM:\s*(\d+) kB", re.MULTILINE)
-_NO_CAUSE = ("traceback", "device_out_of_memory", "host_out_of_memory", "bad_configuration", "missing_file")
+MOST_WORDS = 300
+"""Characters of an engine's own error in the reason of a run."""
+_CAUSES = ("traceback", "device_out_of_memory", "host_out_of_memory", "bad_configuration", "missing_file")
 
 
 @dataclass(slots=True)
@@ -168,7 +170,7 @@ def _end(
     if sentence and status in (ExitCode.BAD_INPUT, ExitCode.ENVIRONMENT):
         return status, sentence
     how = f"exit code {status}" if status > 0 else f"signal {signal.Signals(-status).name}"
-    cause = first_error(evidence) or first_error(read_evidence([logs[rank]]))
+    cause = first_error(evidence) or first_error(read_evidence([logs[rank]])) or _last_line(logs[rank])
     words = f": {cause}" if cause else ""
     return ExitCode.ENVIRONMENT, f"{job.engine} ended with {how} on rank {rank}{words} (logs/rank-{rank}.log)"
 
@@ -181,7 +183,12 @@ def _our_error(logs: list[Path]) -> str:
     return ""
 
 
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    return next((" ".join(line.split())[:MOST_WORDS] for line in reversed(lines) if line.strip()), "")
+
+
 def first_error(evidence: Evidence) -> str:
     """The first error that the engine printed; empty where the readers know none."""
-    errors = evidence.of_kind(*_NO_CAUSE)
-    return " ".join(errors[0].message.split())[:300] if errors else ""
+    errors = evidence.of_kind(*_CAUSES)
+    return " ".join(errors[0].message.split())[:MOST_WORDS] if errors else ""

@@ -34,9 +34,9 @@ def bench_request(
     spec = resolve_model(catalog, model)
     spec = spec.with_seq(seq_len) if seq_len else spec
     num_gpus = int(layout.num_gpus)
-    for name in ("data", "load", "tokenizer"):
+    for name in ("data", "load", "tokenizer", "engine_dir"):
         if rest.get(name) and rest[name] != SYNTHETIC:
-            rest[name] = existing_path(rest[name], flag=name)
+            rest[name] = existing_path(rest[name], flag=name.replace("_", "-"))
     if int(rest["num_steps"]) < 1:
         raise ConfigError(f"--steps {rest['num_steps']}: a run needs 1 or more")
     return EngineRequest(

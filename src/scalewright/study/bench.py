@@ -33,7 +33,8 @@ def benchmark(
     name = command.removeprefix("bench ")
     new_path = Path("runs") / new_run_id(name)
     execution = execution_of(catalog, kind, given, path=run_dir or new_path, where=command)
-    if run_dir is None and "model_id" in execution.config:
+    # The files of an engine's job name its folder.
+    if run_dir is None and "model_id" in execution.config and execution.engine_job is None:
         execution = replace(execution, path=Path("runs") / new_run_id(f"{name}-{execution.config['model_id']}"))
     return replace(execution, script=repeat_script(execution.path))
 

@@ -23,6 +23,7 @@ PythonPath = Annotated[
     Path | None, typer.Option(metavar="PATH", help="Interpreter that has the engine; default: this one.")
 ]
 LoadFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Hugging Face folder of weights to start from.")]
+EngineFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Checkout of an engine that is no package.")]
 SetText = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key of the engine's own.")]
 ExtraWords = Annotated[list[str] | None, typer.Argument(metavar="[-- WORDS]", help="For the engine's command line.")]
 
@@ -39,6 +40,7 @@ def run(
     data: Annotated[str, typer.Option(help="synthetic, or tokens: .npy, or Megatron's .bin.")] = "synthetic",
     load: LoadFolder = None,
     tokenizer: Annotated[Path | None, typer.Option(metavar="DIR", help="Hugging Face folder of a tokenizer.")] = None,
+    engine_dir: EngineFolder = None,
     seed: Annotated[int, typer.Option(help="Of weights and synthetic data.")] = 0,
     settings: SetText = None,
     python: PythonPath = None,
@@ -54,9 +56,9 @@ def run(
     run_benchmark(
         "engine", run_dir=run_dir, as_json=as_json, catalog=catalog, command=f"bench engine {engine}",
         engine=engine, model=model, layout=layout, steps=steps, seq=seq, precision=precision, task=task, data=data,
-        load=_text(load), tokenizer=_text(tokenizer), seed=seed, set=shlex.join(settings or []) or None,
-        python=_text(python), force=force, device=device, this_system=system, budget=budget,
-        extra=shlex.join(extra or []) or None,
+        load=_text(load), tokenizer=_text(tokenizer), engine_dir=_text(engine_dir), seed=seed,
+        set=shlex.join(settings or []) or None, python=_text(python), force=force, device=device,
+        this_system=system, budget=budget, extra=shlex.join(extra or []) or None,
     )  # fmt: skip
 
 

@@ -20,6 +20,9 @@ def refuse_what_it_lacks(request: EngineRequest) -> None:
         refuse_modes("Megatron-Core on CPUs", request)
         if request.recipe.name != "fp32":
             raise refusal("Megatron-Core on CPUs", f"precision {request.recipe.name}", "it was run in fp32", "use fp32")
+        if request.layout.zero:
+            why = "the program that starts it copies the optimizer to every rank"
+            raise refusal("Megatron-Core on CPUs", f"zero={request.layout.zero}", why, "use zero=0")
         return
     file.refuse_what_it_lacks(request)
     if request.recipe.name == "nvfp4" and request.layout.zero >= 2:

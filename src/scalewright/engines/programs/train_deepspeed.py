@@ -7,6 +7,7 @@ DeepSpeed prints no loss. The lines of steps have the form of its pipeline engin
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
@@ -55,11 +56,11 @@ def main() -> None:
         os.environ["DS_ACCELERATOR"] = "cpu"
         os.environ.setdefault("DS_SKIP_CUDA_CHECK", "1")
     import deepspeed
-    import deepspeed.comm.torch as deepspeed_comm
 
     if on_cpu:
         # Exchange in shared memory would be compiled first, for minutes; Gloo does it.
-        deepspeed_comm.build_shm_op = lambda: None
+        # The module by its name: as an attribute of its package it is PyTorch itself.
+        importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
     show_log()
     deepspeed.init_distributed(dist_backend="gloo" if on_cpu else "nccl", verbose=False)
     settings = config["optimizer"]

@@ -15,8 +15,8 @@ from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.engines.environment import check_installed, engine_python
 from scalewright.engines.info import EngineInfo, find_engine
+from scalewright.engines.nearest import rendered
 from scalewright.engines.prepare import bench_request, settings_of
-from scalewright.engines.registry import adapter_of
 from scalewright.engines.types import EngineJob, EngineRequest
 from scalewright.errors import ConfigError, NotExpressedError
 from scalewright.here.devices import device_here
@@ -68,6 +68,8 @@ class EngineOptions:
     data: str = "synthetic"
     load: str = ""
     tokenizer: str = ""
+    engine_dir: str = ""
+    """Checkout of an engine that is no package, such as Megatron-LM."""
     seed: int = 0
     python: str = ""
     """Interpreter that has the engine; empty: $SCALEWRIGHT_ENGINE_PYTHON, or this one."""
@@ -105,7 +107,9 @@ class EngineKind:
         point = parse_options(_OPTIONS, options, where=where)
         shared = ("model", "layout", "system", "partition", "precision", "seq")
         asked: dict[str, Value] = {name: getattr(point, name) for name in shared}
-        return predict_point(catalog, asked | {"stack": _stack(point, find_engine(point.engine))}, where=where)
+        return predict_point(
+            catalog, asked | {"stack": _stack(catalog, point, find_engine(point.engine), point.device)}, where=where
+        )
 
     def stored_prediction(self, prediction: dict[str, Any]) -> Outcome:
         return stored_training_prediction(prediction)
@@ -121,9 +125,7 @@ class EngineKind:
         if execution.is_finished:
             return execution
         installed = check_installed(info, python, force=point.force)
-        adapter = adapter_of(info.id)
-        adapter.refuse_what_it_lacks(request)
-        job = adapter.render(request)
+        job = rendered(info.id, request)
         _check_whole(job)
         run = replace(run, version=installed[info.distribution or info.import_name])
         execution = replace(execution, config=run.document(), engine_job=job, engine_run=run, engine_releases=installed)
@@ -136,8 +138,11 @@ class EngineKind:
         return tuple(collect(RunDirectory(path)).series(names.STEP_TIME, slowest=True).tolist())
 
 
-def _stack(point: EngineOptions, info: EngineInfo) -> str:
-    return info.stack if point.stack == AUTO else point.stack
+def _stack(catalog: Catalog, point: EngineOptions, info: EngineInfo, device: str) -> str:
+    """The engine's stack; on a CPU nothing is compiled and no kernel is fused."""
+    if point.stack != AUTO:
+        return point.stack
+    return catalog.stack_of_own_run("off").id if device == "cpu" else info.stack
 
 
 def _request(catalog: Catalog, point: EngineOptions, info: EngineInfo, path: Path, python: str) -> EngineRequest:
@@ -150,8 +155,8 @@ def _request(catalog: Catalog, point: EngineOptions, info: EngineInfo, path: Pat
     return bench_request(
         catalog, model=point.model, layout=layout, precision=precision, seq_len=point.seq, task=task,
         device=cast(Any, device), num_steps=point.steps, run_dir=path.absolute(), data=point.data, load=point.load,
-        tokenizer=point.tokenizer, engine_python=python, seed=point.seed, settings=settings_of(point.set),
-        extra_args=tuple(shlex.split(point.extra)),
+        tokenizer=point.tokenizer, engine_dir=point.engine_dir, engine_python=python, seed=point.seed,
+        settings=settings_of(point.set), extra_args=tuple(shlex.split(point.extra)),
     )  # fmt: skip
 
 
@@ -181,7 +186,7 @@ def _predicted(
     try:
         prediction = answer(ask(
             catalog, model=request.spec, system=here.machine, layout=request.layout, precision=run.precision,
-            stack=_stack(point, info),
+            stack=_stack(catalog, point, info, run.device),
         ))  # fmt: skip
     except NotExpressedError as error:
         return replace(execution, forecast=f"no prediction: {error}")
