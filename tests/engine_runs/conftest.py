@@ -59,7 +59,8 @@ def bench(engines_python: str, weights: Path, cli: Cli, tmp_path: Path) -> Bench
             "bench", "engine", engine, "--model", str(weights / "config.json"), "--layout", layout, "--steps",
             str(steps), "--python", engines_python, "--run-dir", str(path), *more, timeout=280,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr + (path / "logs" / "rank-0.log").read_text()[-3000:]
+        log = path / "logs" / "rank-0.log"
+        assert done.returncode == 0, done.stderr + (log.read_text()[-3000:] if log.exists() else "")
         return path
 
     return run

@@ -32,7 +32,7 @@ def check_run(run: Path, engine: str, *, steps: int, cli: Cli) -> dict[str, floa
 
 
 def test_torchtitan_with_tensor_parallelism(bench: Bench, cli: Cli) -> None:
-    run = bench("torchtitan", "tp=2,mbs=2,gbs=8")
+    run = bench("torchtitan", "tp=2,mbs=2,gbs=8,sp=1")
     numbers = check_run(run, "torchtitan", steps=4, cli=cli)
     assert numbers["tokens_per_s"] == pytest.approx(8 * 32 / numbers["step_time"], rel=0.5)
     assert losses(run)[-1] < losses(run)[0]
