@@ -73,7 +73,7 @@ def read_import(catalog: Catalog, request: ImportRequest) -> ImportedRun:
     )  # fmt: skip
     taken = harvest(request.logs, draft)
     _check_steps(request, taken)
-    _check_said(taken.evidence, spec, layout)
+    _check_given(taken.evidence, spec, layout)
     version = next(iter(taken.evidence.versions.values()), "")
     run = _named(draft, taken, version)
     prediction, machine, notes = _prediction(catalog, request, spec, layout, taken.dialect)
@@ -102,12 +102,12 @@ def _check_steps(request: ImportRequest, taken: Harvest) -> None:
         )
 
 
-def _check_said(evidence: Evidence, spec: ModelSpec, layout: Layout) -> None:
+def _check_given(evidence: Evidence, spec: ModelSpec, layout: Layout) -> None:
     """Refuse a model or layout that the log itself contradicts."""
     shape = spec.transformer
-    said = {name: getattr(shape, name) for name in SIZES} | {name: int(getattr(layout, name)) for name in SPLITS}
-    said["num_ranks"] = int(layout.num_gpus)
-    for name, value in said.items():
+    given = {name: getattr(shape, name) for name in SIZES} | {name: int(getattr(layout, name)) for name in SPLITS}
+    given["num_ranks"] = int(layout.num_gpus)
+    for name, value in given.items():
         text, spot = evidence.settings.get(name, ("", None))
         if not text or spot is None:
             continue

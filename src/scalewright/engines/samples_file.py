@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import io
 from pathlib import Path
 
 import numpy as np
 
 from scalewright.data.tokens.synthetic import samples_named
+from scalewright.records.documents import write_bytes
 from scalewright.records.run_directory import RunDirectory
 from scalewright.workload.engine_run import EngineRun
 
@@ -24,8 +25,7 @@ def write_samples(directory: RunDirectory, run: EngineRun) -> Path | None:
         return None
     samples = samples_named(run.data, seq_len=run.shape.seq, seed=run.seed, vocab=run.shape.vocab)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("wb") as file:
-        np.save(file, samples.read(np.arange(num_samples)).astype(np.uint32))
-    draft.replace(path)
+    content = io.BytesIO()
+    np.save(content, samples.read(np.arange(num_samples)).astype(np.uint32))
+    write_bytes(path, content.getvalue())
     return path

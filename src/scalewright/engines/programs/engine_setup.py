@@ -64,7 +64,7 @@ def say(text: str) -> None:
         sys.stdout.flush()
 
 
-class Samples:
+class TokenWindows:
     """Windows of `length + 1` tokens, by number.
 
     `samples.npy` beside the run's file holds those of a short run in the order of scalewright's own trainer, so that
@@ -185,10 +185,10 @@ def check_weights(config: dict[str, Any]) -> None:
         fail(f"{path}: cannot be read ({error}); --load names a Hugging Face folder")
     for key in ("model_type", "hidden_size", "n_embd", "num_hidden_layers", "n_layer", "num_attention_heads", "n_head",
                 "num_key_value_heads", "intermediate_size", "vocab_size"):  # fmt: skip
-        wanted, given = config["model"].get(key), stored.get(key)
-        if wanted is not None and given is not None and wanted != given:
+        expected, given = config["model"].get(key), stored.get(key)
+        if expected is not None and given is not None and expected != given:
             fail(
-                f"--load {config['load']!r}: its {key} is {given}, the model's is {wanted}; give the weights of this "
+                f"--load {config['load']!r}: its {key} is {given}, the model's is {expected}; give the weights of this "
                 "model"
             )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from engine_setup import Samples, hugging_face_model, num_ranks, parameter_groups, rank, read_config, say
+from engine_setup import TokenWindows, hugging_face_model, num_ranks, parameter_groups, rank, read_config, say
 
 
 def deepspeed_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def main() -> None:
         betas=(float(settings["beta1"]), float(settings["beta2"])), eps=float(settings["epsilon"]),
     )  # fmt: skip
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=deepspeed_config(config))
-    samples = Samples(config)
+    samples = TokenWindows(config)
     first = resume(engine, config)
     say(f"{first} of {config['steps']} steps done; {num_ranks()} ranks, deepspeed {deepspeed.__version__}")
     train(engine, samples, config, first)
@@ -88,7 +88,7 @@ def resume(engine: Any, config: dict[str, Any]) -> int:
     return int(engine.global_steps)
 
 
-def train(engine: Any, samples: Samples, config: dict[str, Any], first: int) -> None:
+def train(engine: Any, samples: TokenWindows, config: dict[str, Any], first: int) -> None:
     every, folder = int(config["checkpoint"]["every"]), config["checkpoint"]["folder"]
     num_micro, steps = int(config["num_micro_batches"]), int(config["steps"])
     for step in range(first, steps):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from engine_setup import Samples, hugging_face_model, read_config, say
+from engine_setup import TokenWindows, hugging_face_model, read_config, say
 from trainer_parts import StepTimes, end_group, last_checkpoint, training_arguments
 from transformers import Trainer, TrainingArguments
 
@@ -18,7 +18,7 @@ from transformers import Trainer, TrainingArguments
 class SampleSet(torch.utils.data.Dataset):
     """The samples of all steps, in their order."""
 
-    def __init__(self, samples: Samples, num_steps: int) -> None:
+    def __init__(self, samples: TokenWindows, num_steps: int) -> None:
         self._samples, self._num = samples, num_steps * samples.gbs
 
     def __len__(self) -> int:
@@ -40,8 +40,8 @@ class OrderedTrainer(Trainer):
         self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, **_: Any
     ) -> Any:  # fmt: skip
         outputs = model(input_ids=inputs["input_ids"], use_cache=False)
-        scores, wanted = outputs.logits.flatten(0, 1).float(), inputs["next_ids"].flatten()
-        loss = torch.nn.functional.cross_entropy(scores, wanted)
+        scores, targets = outputs.logits.flatten(0, 1).float(), inputs["next_ids"].flatten()
+        loss = torch.nn.functional.cross_entropy(scores, targets)
         return (loss, outputs) if return_outputs else loss
 
 
@@ -50,7 +50,7 @@ def main() -> None:
     model = hugging_face_model(config)
     arguments = TrainingArguments(**training_arguments(config), remove_unused_columns=False)
     trainer = OrderedTrainer(
-        model=model, args=arguments, train_dataset=SampleSet(Samples(config), int(config["steps"])),
+        model=model, args=arguments, train_dataset=SampleSet(TokenWindows(config), int(config["steps"])),
         callbacks=[StepTimes()],
     )  # fmt: skip
     trainer.model_accepts_loss_kwargs = False  # the mean over a micro-batch, averaged over micro-batches

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from engine_setup import Samples, fail, num_ranks, parameter_groups, read_config, say
+from engine_setup import TokenWindows, fail, num_ranks, parameter_groups, read_config, say
 
 
 class NoStates:
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def train(model: Any, optimizer: torch.optim.Optimizer, config: dict[str, Any], state: Any) -> None:
-    samples, params = Samples(config), list(model.parameters())
+    samples, params = TokenWindows(config), list(model.parameters())
     data_group, dp_rank = state.get_data_parallel_group(), state.get_data_parallel_rank()
     num_micro, steps = int(config["num_micro_batches"]), int(config["steps"])
     rate, largest = float(config["optimizer"]["learning_rate"]), float(config["optimizer"]["clip_norm"])
@@ -113,8 +113,8 @@ def train(model: Any, optimizer: torch.optim.Optimizer, config: dict[str, Any], 
         total = torch.zeros(())
         for micro in range(num_micro):
             window = torch.from_numpy(samples.micro_batch(step, micro, dp_rank))
-            tokens, wanted = window[:, :-1].contiguous(), window[:, 1:].contiguous()
-            losses = model(tokens, positions.expand(len(window), -1), hidden, labels=wanted)
+            tokens, targets = window[:, :-1].contiguous(), window[:, 1:].contiguous()
+            losses = model(tokens, positions.expand(len(window), -1), hidden, labels=targets)
             loss = losses.float().mean()
             (loss / num_micro).backward()
             total += loss.detach() / num_micro
@@ -126,10 +126,10 @@ def train(model: Any, optimizer: torch.optim.Optimizer, config: dict[str, Any], 
         norm = clip(params, largest, state.get_tensor_model_parallel_group())
         optimizer.step()
         optimizer.zero_grad()
-        took_ms = (time.perf_counter() - started_s) * 1e3
+        took_s = time.perf_counter() - started_s
         parts = (
             f" iteration {step + 1:8d}/{steps:8d}", f"consumed samples: {(step + 1) * samples.gbs:12d}",
-            f"elapsed time per iteration (ms): {took_ms:.3f}", f"learning rate: {rate:.6E}",
+            f"elapsed time per iteration (s): {took_s:.6f}", f"learning rate: {rate:.6E}",
             f"global batch size: {samples.gbs:5d}", f"lm loss: {float(total) / samples.dp:.6E}",
             f"grad norm: {norm:.3f}", "number of skipped iterations:   0 |",
         )  # fmt: skip

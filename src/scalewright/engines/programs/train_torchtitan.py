@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from engine_setup import Samples, check_weights, fail, read_config
+from engine_setup import TokenWindows, check_weights, fail, read_config
 
 FLAVOR = "scalewright"
 
@@ -45,7 +45,7 @@ def for_cpu() -> None:
 
 def _memory() -> dict[str, int]:
     """Peak of the process: a CPU has no allocator that counts."""
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10  # Linux counts it in KiB
     return {"active_bytes.all.peak": peak_bytes, "reserved_bytes.all.peak": peak_bytes,
             "num_alloc_retries": 0, "num_ooms": 0}  # fmt: skip
 
@@ -53,7 +53,7 @@ def _memory() -> dict[str, int]:
 class SampleLoader:
     """torchtitan's interface of a data loader: micro-batches of one copy of the model, and a state to resume from."""
 
-    def __init__(self, samples: Samples, dp_rank: int) -> None:
+    def __init__(self, samples: TokenWindows, dp_rank: int) -> None:
         self._samples, self._dp_rank, self._num_taken = samples, dp_rank, 0
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
@@ -103,7 +103,7 @@ def register(config: dict[str, Any]) -> None:
     from torchtitan.models.llama3 import get_train_spec
     from torchtitan.protocols.train_spec import register_train_spec
 
-    spec, samples = get_train_spec(), Samples(config)
+    spec, samples = get_train_spec(), TokenWindows(config)
     args = model_args(config)
     on_cpu = config["device"] == "cpu"
 

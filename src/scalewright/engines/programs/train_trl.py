@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, load_dataset
-from engine_setup import Samples, fail, hugging_face_model, rank, read_config, say, small_tokenizer
+from engine_setup import TokenWindows, fail, hugging_face_model, rank, read_config, say, small_tokenizer
 from trainer_parts import StepTimes, end_group, last_checkpoint, training_arguments
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
@@ -23,7 +23,7 @@ PROMPT_TOKENS = 16
 
 
 def samples_as_text(config: dict[str, Any], *, num: int, length: int) -> list[str]:
-    samples = Samples(config)
+    samples = TokenWindows(config)
     return [" ".join(f"t{token}" for token in samples.sample(index)[:length]) for index in range(num)]
 
 

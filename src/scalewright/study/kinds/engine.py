@@ -49,7 +49,7 @@ ENGINE_START_S = 30.0
 
 
 @checked(frozen=True, kw_only=True, config=STRICT)
-class EngineOptions:
+class EngineBenchOptions:
     """Options of `bench engine`, and of a point of this kind."""
 
     engine: str
@@ -87,7 +87,7 @@ class EngineOptions:
         return self.this_system if self.system == HERE else self.system
 
 
-_OPTIONS: TypeAdapter[EngineOptions] = TypeAdapter(EngineOptions)
+_OPTIONS: TypeAdapter[EngineBenchOptions] = TypeAdapter(EngineBenchOptions)
 
 
 class EngineKind:
@@ -138,14 +138,14 @@ class EngineKind:
         return tuple(collect(RunDirectory(path)).series(names.STEP_TIME, slowest=True).tolist())
 
 
-def _stack(catalog: Catalog, point: EngineOptions, info: EngineInfo, device: str) -> str:
+def _stack(catalog: Catalog, point: EngineBenchOptions, info: EngineInfo, device: str) -> str:
     """The engine's stack; on a CPU nothing is compiled and no kernel is fused."""
     if point.stack != AUTO:
         return point.stack
     return catalog.stack_of_own_run("off").id if device == "cpu" else info.stack
 
 
-def _request(catalog: Catalog, point: EngineOptions, info: EngineInfo, path: Path, python: str) -> EngineRequest:
+def _request(catalog: Catalog, point: EngineBenchOptions, info: EngineInfo, path: Path, python: str) -> EngineRequest:
     layout, num_ranks = resolve_ranks(None, point.layout, device=point.device)
     task = point.task or info.tasks[0]
     if task not in info.tasks:
@@ -160,7 +160,7 @@ def _request(catalog: Catalog, point: EngineOptions, info: EngineInfo, path: Pat
     )  # fmt: skip
 
 
-def _run(point: EngineOptions, info: EngineInfo, request: EngineRequest) -> EngineRun:
+def _run(point: EngineBenchOptions, info: EngineInfo, request: EngineRequest) -> EngineRun:
     return EngineRun(
         engine=info.id, model_id=request.spec.id, shape=request.shape, layout=request.layout,
         precision=request.recipe.name, task=request.task, steps=point.steps, device=request.device, data=request.data,
@@ -175,7 +175,7 @@ def _check_whole(job: EngineJob) -> None:
 
 
 def _predicted(
-    catalog: Catalog, point: EngineOptions, info: EngineInfo, request: EngineRequest, run: EngineRun,
+    catalog: Catalog, point: EngineBenchOptions, info: EngineInfo, request: EngineRequest, run: EngineRun,
     execution: Execution,
 ) -> Execution:  # fmt: skip
     """The execution with the prediction of the engine's stack on this machine."""
