@@ -89,12 +89,20 @@ def test_small_files_are_the_cause_if_workers_wait_for_them() -> None:
     assert loud(decodes) == ["data-loader-bound"]
 
 
+def test_a_straggler_on_a_busy_machine_is_not_the_rank_without_a_core() -> None:
+    # As measured with a quota on rank 1 while other people used both cores: rank 0 waits for a core, rank 1 computes.
+    parts = ({"own": 0.80, "core_wait": 0.70}, {"own": 0.70, "core_wait": 0.30})
+    finding = fired(made(num_ranks=2, parts=lambda step, rank: parts[rank]))["straggler-rank"]
+    assert finding.seen.ranks == (1,)
+
+
 def test_a_straggler_is_slow_in_its_own_part() -> None:
     evidence = made(num_ranks=4, parts=lambda step, rank: {"own": 0.9 if rank == 2 else 0.5})
     finding = fired(evidence)["straggler-rank"]
     assert finding.seen.ranks == (2,)
     assert finding.seen.gain is not None
-    assert finding.seen.gain.step_time_frac == pytest.approx(0.4)
+    # 0.4 s in its own part, and of the 0.1 s after it what the same slowness costs: 0.1 x (1 - 0.5 / 0.9).
+    assert finding.seen.gain.step_time_frac == pytest.approx(0.4 + 0.1 * (1 - 0.5 / 0.9))
     takes_turns = made(num_ranks=4, parts=lambda step, rank: {"own": 0.9 if rank == step % 4 else 0.5})
     assert "straggler-rank" not in fired(takes_turns)
 

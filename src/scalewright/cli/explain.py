@@ -50,6 +50,8 @@ def run(
         return
     if not targets:
         raise ConfigError("nothing to explain: name a run directory, a log, a trace, a folder of them, or a job id")
+    if "" in targets:
+        raise ConfigError("one of the paths is empty: name a run directory, a log or a folder (. is this folder)")
     if page is not None and page.suffix.lower() != ".html":
         raise ConfigError(f"--page {str(page)!r} names no page: end it in .html")
     if watch and as_json:

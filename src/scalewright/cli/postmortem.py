@@ -32,6 +32,8 @@ def run(targets: Target, out: OutPage = None) -> None:
     from scalewright.report.postmortem.markdown import postmortem_markdown
     from scalewright.report.postmortem.page import write_postmortem_page
 
+    if "" in targets:
+        raise ConfigError("one of the paths is empty: name a run directory, a log or a folder (. is this folder)")
     if out is not None and out.suffix not in (".html", ".md"):
         raise ConfigError(f"--out {out}: end it with .html for a page, or with .md for Markdown")
     evidence, name = evidence_of([Path(target) for target in targets])

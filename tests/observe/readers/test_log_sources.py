@@ -243,3 +243,25 @@ def test_blocks_that_cut_a_record_give_the_same_facts(tmp_path: Path, monkeypatc
     pieces = read_text(tmp_path, text)
     assert pieces.steps == whole.steps
     assert len(whole.steps) == 16
+
+
+def test_values_that_no_program_writes_are_a_problem_of_their_line(tmp_path: Path) -> None:
+    rows = ['{"step": NaN, "loss": 1.0}', '{"step": 1e999, "loss": 2.0}', '{"step": -5, "loss": 2.0}']
+    evidence = read_text(tmp_path, "\n".join([*rows, '{"step": 7, "loss": 3.0, "grad_norm": 1.0}']) + "\n")
+    assert [one.step for one in evidence.steps if one.loss == 3.0] == [7]
+    assert all(0 <= one.step < 100 for one in evidence.steps)
+
+
+def test_a_line_without_end_is_no_report(tmp_path: Path) -> None:
+    # 1 MB in one line: expressions that try every position would take minutes.
+    text = "step 1 loss 2 " + "x" * 1_000_000 + "\nstep 2 loss 1.5 time 1.0s\n"
+    assert [one.step for one in read_text(tmp_path, text).steps] == [2]
+
+
+def test_two_trainers_in_one_file_are_said(tmp_path: Path) -> None:
+    text = "".join(
+        f" iteration {step}/ 100 | elapsed time per iteration (ms): 500.0 | lm loss: 2.0 |\n"
+        f"completed step: {step}, seconds: 5.6, TFLOP/s/device: 134.9, Tokens/s/device: 8672.7, loss: 10.3\n"
+        for step in range(1, 5)
+    )
+    assert any("maxtext and megatron" in note for note in read_text(tmp_path, text).notes)

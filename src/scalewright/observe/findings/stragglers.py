@@ -6,13 +6,15 @@ import statistics
 from collections.abc import Iterator, Mapping
 
 from scalewright.observe.evidence.evidence import Evidence
-from scalewright.observe.evidence.facts import Spot
+from scalewright.observe.evidence.facts import Spot, StepFact
 from scalewright.observe.evidence.series import LEAST_STEPS, StepSeries, step_series
 from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, ranks_named, seconds
 
 STRAGGLER_FRAC = 0.10
 """Of a step: less is the spread that ranks of a healthy job have."""
+STARVED_FRAC = 0.3
+"""Of a rank's own time: with so much of it without a core on every rank, the machine is shared with other work."""
 SAME_FRAC = 0.7
 """A straggler is the slowest rank in most steps; noise changes its place."""
 
@@ -42,19 +44,39 @@ def straggler_rank(evidence: Evidence, context: FindingContext) -> Iterator[Seen
     slow = [rank for rank in slow if _lead_frac(own, rank, usual_s) >= SAME_FRAC]
     if not slow or len(slow) > len(means) / 2:
         return
-    lost_s = max(max(means[rank] for rank in slow) - usual_s, _without_core_s(series, slow))
+    own_lost_s = max(max(means[rank] for rank in slow) - usual_s, 0.0)
+    lost_s = own_lost_s + _exchange_lost_s(series, slow, means, usual_s)
+    lost_s = lost_s if _are_all_starved(series) else max(lost_s, _without_core_s(series, slow))
     share = min(lost_s / step_s, 1.0)
     spots = tuple(_spots_of(series, slow))
     verb, whose = ("takes", "its") if len(slow) == 1 else ("take", "their")
     others = "rank" if len(means) - len(slow) == 1 else f"{len(means) - len(slow)}"
     yield Seen(
-        message=f"{ranks_named(slow)} {verb} {seconds(lost_s)} longer for {whose} own part of a step than the other "
-        f"{others} ({seconds(usual_s + lost_s)} against {seconds(usual_s)}): "
+        message=f"{ranks_named(slow)} {verb} {seconds(own_lost_s)} longer for {whose} own part of a step than the "
+        f"other {others} ({seconds(usual_s + own_lost_s)} against {seconds(usual_s)}): "
         f"{percent(share)} of every step is waiting for it",
         spots=spots, next_step=_next_step(evidence, slow), certainty="certain" if len(means) > 2 else "likely",
-        score=share, numbers={"lost_frac": share, "own_s": usual_s + lost_s, "others_s": usual_s}, ranks=tuple(slow),
+        score=share, numbers={"lost_frac": share, "own_s": usual_s + own_lost_s, "others_s": usual_s},
+        ranks=tuple(slow),
         gain=Gain(step_time_frac=share, how="measured: that rank as fast as the median of the others"),
     )  # fmt: skip
+
+
+def _exchange_lost_s(series: StepSeries, slow: list[int], means: Mapping[int, float], usual_s: float) -> float:
+    """What a slow rank loses after its own gradients: on CPUs it also copies, adds and updates at its slower pace.
+
+    It comes last, so that it waits for nobody in the rest of the step. Ranks of equal work that are slower in their own
+    part are slower by the same factor there.
+    """
+    lost_s = 0.0
+    for rank in slow:
+        rests = [
+            one.time_s - one.parts_s["own"] for one in series.steady.get(rank, ())
+            if one.time_s is not None and "own" in one.parts_s
+        ]  # fmt: skip
+        if rests and means[rank] > usual_s:
+            lost_s = max(lost_s, max(statistics.fmean(rests), 0.0) * (1.0 - usual_s / means[rank]))
+    return lost_s
 
 
 def _without_core_s(series: StepSeries, slow: list[int]) -> float:
@@ -73,10 +95,13 @@ def own_times_s(series: StepSeries) -> Mapping[int, Mapping[int, float]]:
     """Rank to step to the time in which it waited for no other rank.
 
     From a run of ours: the time to its own gradients, or the step without idle time. Traces have a rule of their own.
+    Where every rank lacks a core, on a machine that others use, chance decides who lacks it longest: time without a
+    core is then left out.
     """
     own: dict[int, dict[int, float]] = {}
+    is_starved = _are_all_starved(series)
     for rank, steps in series.steady.items():
-        times = {one.step: one.parts_s["own"] - one.parts_s.get("data", 0.0) for one in steps if "own" in one.parts_s}
+        times = {one.step: _own_s(one, is_starved=is_starved) for one in steps if "own" in one.parts_s}
         if not times:
             times = {
                 one.step: one.time_s - one.parts_s["idle"]
@@ -87,6 +112,21 @@ def own_times_s(series: StepSeries) -> Mapping[int, Mapping[int, float]]:
     if len(own) >= 2:
         return own
     return {}
+
+
+def _own_s(one: StepFact, *, is_starved: bool) -> float:
+    own_s = one.parts_s["own"] - one.parts_s.get("data", 0.0)
+    return max(own_s - one.parts_s.get("core_wait", 0.0), 0.0) if is_starved else own_s
+
+
+def _are_all_starved(series: StepSeries) -> bool:
+    shares = []
+    for steps in series.steady.values():
+        own_s = sum(one.parts_s["own"] for one in steps if "own" in one.parts_s)
+        wait_s = sum(one.parts_s.get("core_wait", 0.0) for one in steps if "own" in one.parts_s)
+        if own_s > 0:
+            shares.append(wait_s / own_s)
+    return len(shares) > 1 and min(shares) >= STARVED_FRAC
 
 
 def _lead_frac(own: Mapping[int, Mapping[int, float]], rank: int, usual_s: float) -> float:

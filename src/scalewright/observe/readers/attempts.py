@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
@@ -14,6 +15,8 @@ _OWN = ("spot", "parts_s", "values", "at_s", "attempt", "num_steps", "is_per_dev
 _MERGED = tuple(one.name for one in fields(StepFact) if one.name not in (*_OWN, "step", "dialect", "rank"))
 _PEAKS = ("memory_bytes", "memory_reserved_bytes")
 """Of several ranks the highest counts."""
+TRAINERS = {"megatron", "torchtitan", "nemo", "maxtext", "llm-foundry", "huggingface"}
+"""Programs of which one run uses one."""
 MOST_HELD = 8
 """Attempts of one log that may grow at the same time."""
 
@@ -48,9 +51,24 @@ def number_attempts(into: Evidence) -> None:
         attempt.latest = max(attempt.latest, fact.step)
         attempt.latest_order = order
     into.steps[:] = steps
+    into.notes += _mixed_programs(steps)
     for (file, dialect, rank), attempts in logs.items():
         if len(attempts) > 1:
             into.notes.append(_note(file, dialect, rank, attempts, into))
+
+
+def _mixed_programs(steps: list[StepFact]) -> list[str]:
+    """Notes on files in which two trainers report steps with a loss: two runs wrote there."""
+    dialects: dict[str, Counter[str]] = {}
+    for one in steps:
+        if one.dialect in TRAINERS and one.loss is not None:
+            dialects.setdefault(one.spot.file, Counter())[one.dialect] += 1
+    return [
+        f"{file} holds reports of {' and '.join(sorted(counts))}: two runs wrote into one file. Their steps are kept "
+        "apart; explain each log alone to be sure."
+        for file, counts in dialects.items()
+        if len(counts) > 1
+    ]  # fmt: skip
 
 
 def _home(attempts: list[_Attempt], fact: StepFact, steps: list[StepFact], order: int) -> _Attempt:

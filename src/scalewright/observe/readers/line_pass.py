@@ -15,6 +15,23 @@ from scalewright.observe.readers.source import Block, Line, Source
 UNKNOWN_TEXT = "unknown text"
 
 
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What values that no program writes can raise in a reader: the line is left out, and counted as a problem."""
+MOST_READ_CHARACTERS = 32_000
+"""Longer lines are no reports of programs: only readers of JSON get them, since expressions would take minutes."""
+
+
+def _taken(reader: LineReader, line: Line, into: Evidence) -> int:
+    """Give a line to a reader; how many facts it has. Content never raises."""
+    if line.end - line.start > MOST_READ_CHARACTERS and not reader.takes_long_lines:
+        return 0
+    try:
+        return add_items(reader.take(line), into)
+    except UNREADABLE as error:
+        line.source.problem(f"line {line.number} could not be read as {reader.kind}: {type(error).__name__}: {error}")
+        return 0
+
+
 class LinePass:
     """Feeds the lines of one log, which may be several rotated files, to line readers."""
 
@@ -38,10 +55,17 @@ class LinePass:
     def end(self, into: Evidence) -> None:
         """What readers still hold after the last file."""
         for index, reader in enumerate(self.readers):
-            num = add_items(reader.end(), into)
+            num = self._end_of(reader, into)
             self._counts[index] += num
             if num and into.sources:
                 self._amend(into, reader.kind, num)
+
+    def _end_of(self, reader: LineReader, into: Evidence) -> int:
+        try:
+            return add_items(reader.end(), into)
+        except UNREADABLE as error:
+            into.notes.append(f"the end of a {reader.kind} could not be read: {type(error).__name__}: {error}")
+            return 0
 
     def _read_block(self, block: Block, into: Evidence) -> None:
         position = 0
@@ -64,7 +88,7 @@ class LinePass:
             reader = self.readers[index]
             if reader.is_fallback and line.is_taken:
                 continue
-            num = add_items(reader.take(line), into)
+            num = _taken(reader, line, into)
             if num:
                 line.is_taken = True
                 self._counts[index] += num

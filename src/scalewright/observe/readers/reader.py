@@ -69,6 +69,8 @@ class LineReader:
     """Lines with one of these substrings, of four bytes or more, are given to `take`. Rare ones keep the pass fast."""
     is_fallback: ClassVar[bool] = False
     """True: it gets only lines that no other reader took."""
+    takes_long_lines: ClassVar[bool] = False
+    """True: it also gets lines of more than 32,000 characters, such as JSON documents in one line."""
     is_open: bool = False
     """While true, every line is given to `take`: for records of several lines, such as tracebacks."""
 

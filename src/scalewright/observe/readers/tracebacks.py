@@ -28,7 +28,8 @@ _ALONE = ("Error: ", "Exception: ", 'Error")')
 _HEADLESS = '", line '
 """Ray prints frames without the line above them."""
 _BARE = re.compile(
-    r"^(?:\"(?:message|py_callstack)\": \")?(?P<text>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:\(\w+\))?: \S.*)"
+    r"^(?:[\w.-]{1,64}: )?(?:\"(?:message|py_callstack)\": \")?"
+    r"(?P<text>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:\(\w+\))?: \S.*)"
 )
 """Nothing but an exception; torchelastic's error handler quotes it in JSON."""
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>\S.*))?')

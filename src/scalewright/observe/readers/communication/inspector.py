@@ -27,6 +27,7 @@ def operation_name(name: str) -> str:
 
 class InspectorReader(LineReader):
     kind: ClassVar[str] = "nccl inspector"
+    takes_long_lines: ClassVar[bool] = True
     hints: ClassVar[tuple[str, ...]] = ('"coll_perf"', "nccl_bus_bandwidth_gbs{")
 
     def take(self, line: Line) -> Iterable[Item]:

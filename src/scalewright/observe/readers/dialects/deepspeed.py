@@ -10,13 +10,18 @@ from scalewright.observe.readers.dialects.values import NUMBER, SIZES, Clock, Na
 from scalewright.observe.readers.reader import Item, LineReader
 from scalewright.observe.readers.source import Line
 
-_STEP = re.compile(r"\bstep=(\d+), skipped=(\d+), lr=\[([^\]]*)\]")
+_STEP = re.compile(r"\bstep=(\d{1,15}), skipped=(\d{1,15}), lr=\[([^\]]*)\]")
 _TIMER = re.compile(
-    r"(?:epoch=(\d+)/micro_step=(\d+)/global_step=(\d+)|(\d+)/(\d+)), (?:RunningAvg)?SamplesPerSec=(.*)"
+    r"(?:epoch=(\d{1,15})/micro_step=(\d{1,15})/global_step=(\d{1,15})"
+    r"|(\d{1,15})/(\d{1,15})), (?:RunningAvg)?SamplesPerSec=(.*)"
 )
-_PIPELINE = re.compile(rf"steps: (\d+) loss: ({NUMBER}|nan|inf) iter time \(s\): ({NUMBER}) samples/sec: ({NUMBER})")
-_CHAT_STEP = re.compile(r"epoch:?\s*(\d+)\s*\|\s*step:?\s*(\d+)\s*\|.*?act(?:or)?[ _]loss:\s*([-\w.+]+)", re.IGNORECASE)
-_CHAT_PARTS = re.compile(rf"(End-to-End|Generation|Training)\s*=> Latency: ({NUMBER})s(?:.*?Batch Size: (\d+))?")
+_PIPELINE = re.compile(
+    rf"steps: (\d{{1,15}}) loss: ({NUMBER}|nan|inf) iter time \(s\): ({NUMBER}) samples/sec: ({NUMBER})"
+)
+_CHAT_STEP = re.compile(
+    r"epoch:?\s*(\d{1,15})\s*\|\s*step:?\s*(\d{1,15})\s*\|.*?act(?:or)?[ _]loss:\s*([-\w.+]+)", re.IGNORECASE
+)
+_CHAT_PARTS = re.compile(rf"(End-to-End|Generation|Training)\s*=> Latency: ({NUMBER})s(?:.*?Batch Size: (\d{{1,15}}))?")
 _CHAT_PART_NAMES = {"End-to-End": "time_s", "Generation": "part:generation", "Training": "part:training"}
 _CHAT_PAIR = re.compile(rf"\|?\s*([A-Za-z][\w .]*?)\s*=\s*({NUMBER})s?\s*(?:\(\s*{NUMBER}%\s*\))?")
 _REWARD = re.compile(rf"[Aa]verage reward(?: score)?:\s*({NUMBER})")

@@ -11,7 +11,16 @@ from collections.abc import Iterator
 
 from scalewright import units
 from scalewright.observe.evidence.facts import Happening
-from scalewright.observe.readers.dialects.values import NUMBER, SIZES, TIMES, Name, Report, number, record_in
+from scalewright.observe.readers.dialects.values import (
+    NUMBER,
+    SIZES,
+    TIMES,
+    Name,
+    Report,
+    number,
+    record_in,
+    whole_number,
+)
 from scalewright.observe.readers.reader import Item, LineReader
 from scalewright.observe.readers.source import Line
 
@@ -65,6 +74,10 @@ _BLOCK_HEAD = re.compile(r"\[step=(\d+)(?:/(\d+))?[^\]]*\]")
 _BLOCK_PAIR = re.compile(rf"^\s+([A-Za-z][\w/ ().@-]*?)\s*=\s*({NUMBER}|nan|inf|-inf)\s*$")
 
 
+MOST_CHARACTERS = 8000
+"""Of a line: what is longer is no report, and the expressions take time with the square of it."""
+
+
 class GenericReader(LineReader):
     """Lines with a step and a loss, a time or a rate, that no other reader took."""
 
@@ -94,6 +107,8 @@ class GenericReader(LineReader):
         if record >= 0 and (pairs := record_in(text, record)):
             yield from self._record(line, pairs)
             return
+        if len(text) > MOST_CHARACTERS:
+            return
         step, last_step, rest = _step_in(text)
         if step is None:
             return
@@ -107,7 +122,7 @@ class GenericReader(LineReader):
         yield from self._yield(line, report, step, last_step, text)
 
     def _record(self, line: Line, pairs: dict[str, str]) -> Iterator[Item]:
-        step = next((int(value) for key in _STEP_KEYS if (value := number(pairs.get(key, ""))) is not None), None)
+        step = next((step for key in _STEP_KEYS if (step := whole_number(pairs.get(key, ""))) is not None), None)
         if step is None:
             step = _step_in(line.message)[0]
         if step is None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scalewright.observe.evidence.facts import Happening
-from scalewright.observe.readers.dialects.values import Name, Report, duration_s, number, record_in
+from scalewright.observe.readers.dialects.values import Name, Report, duration_s, number, record_in, whole_number
 from scalewright.observe.readers.reader import Item, LineReader, Stated
 from scalewright.observe.readers.source import Line
 
@@ -236,10 +236,9 @@ def _step_in(pairs: dict[str, str]) -> tuple[int | None, int | None]:
     if both[1] and both[0].isdigit() and both[2].isdigit():
         return int(both[0]), int(both[2])
     for key in ("step", "global_step", "current_steps"):
-        value = number(pairs.get(key, ""))
-        if value is not None:
-            total = number(pairs.get("total_steps", ""))
-            return int(value), int(total) if total is not None else None
+        step = whole_number(pairs.get(key, ""))
+        if step is not None:
+            return step, whole_number(pairs.get("total_steps", ""))
     return None, None
 
 

@@ -37,6 +37,7 @@ class MlperfReader(LineReader):
 
     kind = "mlperf log"
     hints = (":::MLLOG",)
+    takes_long_lines = True
 
     def __init__(self) -> None:
         self._num_samples: float | None = None

@@ -9,7 +9,7 @@ from scalewright.observe.readers.dialects.values import NUMBER, Name, Report, nu
 from scalewright.observe.readers.reader import Item, LineReader
 from scalewright.observe.readers.source import Line
 
-_PAIR = re.compile(rf"(#?[A-Za-z][\w #()/-]*?):\s*({NUMBER}|nan)\s*(%)?")
+_PAIR = re.compile(rf"(#?[A-Za-z][\w #()/-]{{0,60}}?):\s*({NUMBER}|nan)\s*(%)?")
 NAMES = {
     "Avg generation throughput": Name("tokens_per_s"), "gen throughput (token/s)": Name("tokens_per_s"),
     "generation throughput": Name("tokens_per_s"),

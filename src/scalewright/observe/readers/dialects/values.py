@@ -44,6 +44,9 @@ RATES = {
 }
 
 
+MOST_STEP = 10**12
+
+
 def number_and_unit(text: str) -> tuple[float | None, str]:
     """The value, and what follows it. None where the text does not begin with a number."""
     bare = text.strip().strip("'\"")
@@ -66,6 +69,12 @@ def number(text: Any) -> float | None:
         return float(text)
     except (ValueError, TypeError):
         return number_and_unit(text)[0] if isinstance(text, str) else None
+
+
+def whole_number(text: Any) -> int | None:
+    """Of a step: None where it is not finite, below 0, or more than any run makes."""
+    value = number(text)
+    return int(value) if value is not None and 0 <= value <= MOST_STEP else None
 
 
 def duration_s(text: str) -> float | None:
