@@ -11,7 +11,7 @@ from scalewright.engines.hf_config import hf_config
 from scalewright.engines.types import EngineRequest
 from scalewright.records.documents import document, to_json
 
-KIND = "engine-run"
+KIND = "engine-file"
 NAME = "engine/engine.json"
 """Relative to the run directory."""
 PROGRAM_FOLDER = "engine/programs"

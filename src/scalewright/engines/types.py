@@ -20,9 +20,9 @@ Task = Literal["pretrain", "sft", "grpo", "generate"]
 """What an engine does with the model. `pretrain` needs no weights; the others start from some."""
 Trains = Literal["language", "generation", "rl"]
 EngineDevice = Literal["cuda", "cpu"]
-StartedBy = Literal["ranks", "node", "first"]
-"""How often a command is started: once for each rank (torchrun or srun give RANK, LOCAL_RANK, WORLD_SIZE,
-MASTER_ADDR and MASTER_PORT), once on each node (NODE_RANK, NUM_NODES), or once."""
+StartedBy = Literal["ranks", "node", "ray"]
+"""How a command is started: once for each rank (torchrun or srun give RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT), once on each node, or once beside the head of a Ray cluster over all nodes."""
 SYNTHETIC = "synthetic"
 """As `data`: random tokens from the seed, so that no data set is needed."""
 PlaceholderName = Literal["load", "data", "tokenizer", "engine-dir", "engine-python"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -31,10 +31,9 @@ SAVES_PER_NOTICE = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedJob:
-    """The job that runs a plan."""
+class PlannedRun:
+    """The run of a plan: its nodes, its times and its prediction, whatever program trains."""
 
-    config: LanguageRun
     plan_id: str
     system: str
     num_nodes: int
@@ -44,6 +43,13 @@ class PlannedJob:
     checkpoint_s: float
     prediction: dict[str, Any]
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedJob(PlannedRun):
+    """The job that runs a plan with our reference training."""
+
+    config: LanguageRun
 
 
 def whole_run_of(plan: dict[str, Any], *, where: str) -> dict[str, Any]:
@@ -69,11 +75,21 @@ def planned_job(plan: dict[str, Any], *, where: str, device: DeviceKind = "cuda"
             "launch the command of your engine instead, after --"
         )
     try:
+        config, notes = _config(best, whole, where, device)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise _incomplete(where, error) from error
+    run = planned_run(plan, best, whole, where=where, notes=notes)
+    return PlannedJob(config=config, **{one.name: getattr(run, one.name) for one in fields(run)})
+
+
+def planned_run(
+    plan: dict[str, Any], best: dict[str, Any], whole: dict[str, Any], *, where: str, notes: tuple[str, ...] = ()
+) -> PlannedRun:
+    """Nodes and times of the run of a plan's best layout."""
+    try:
         per_node = int(best["input"]["machine"]["gpus_per_node"])
         num_gpus, num_nodes = int(plan["num_gpus"]), int(plan["num_nodes"])
-        config, notes = _config(best, whole, where, device)
-        job = PlannedJob(
-            config=config,
+        run = PlannedRun(
             notes=notes,
             plan_id=str(plan["id"]),
             system=str(plan["system"]).partition("/")[0],
@@ -84,10 +100,14 @@ def planned_job(plan: dict[str, Any], *, where: str, device: DeviceKind = "cuda"
             prediction=best,
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise DocumentError(f"{where}: is not a complete plan ({error!r}); make it again with plan --out") from error
-    if num_gpus != job.gpus_per_node * num_nodes:
+        raise _incomplete(where, error) from error
+    if num_gpus != run.gpus_per_node * num_nodes:
         raise ConfigError(f"{where}: {num_gpus} GPUs do not fill {num_nodes} nodes evenly: plan with --nodes")
-    return job
+    return run
+
+
+def _incomplete(where: str, error: Exception) -> DocumentError:
+    return DocumentError(f"{where}: is not a complete plan ({error!r}); make it again with plan --out")
 
 
 def _config(
@@ -130,7 +150,7 @@ def check_node_size(gpus_per_node: int, site: Site) -> None:
         )
 
 
-def check_site(job: PlannedJob, site: Site) -> tuple[str, ...]:
+def check_site(job: PlannedRun, site: Site) -> tuple[str, ...]:
     """The notes of a plan on a site, with one if the plan is for another system. Refuses a plan with larger nodes."""
     check_node_size(job.gpus_per_node, site)
     if site.system is not None and job.system != site.system:
@@ -138,7 +158,7 @@ def check_site(job: PlannedJob, site: Site) -> tuple[str, ...]:
     return job.notes
 
 
-def planned_walltime_s(job: PlannedJob, site: Site, *, partition: str, qos: str) -> tuple[int, tuple[str, ...]]:
+def planned_walltime_s(job: PlannedRun, site: Site, *, partition: str, qos: str) -> tuple[int, tuple[str, ...]]:
     """The time limit to request, at most the longest that the site allows, and notes about it."""
     needed_s = max(math.ceil(MARGIN * job.predicted_s / MINUTE_S) * MINUTE_S, SHORTEST_S)
     limit = longest_s(
@@ -160,7 +180,7 @@ def planned_walltime_s(job: PlannedJob, site: Site, *, partition: str, qos: str)
     return limit_s, (note,)
 
 
-def planned_notice_s(job: PlannedJob, walltime_s: int) -> int:
+def planned_notice_s(job: PlannedRun, walltime_s: int) -> int:
     """Time to save before the end: at least two minutes, but at most a quarter of the job."""
     step_s = float(job.prediction["step_time_s"])
     needed_s = max(120.0, 60.0 + step_s + SAVES_PER_NOTICE * job.checkpoint_s)

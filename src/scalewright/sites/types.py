@@ -219,6 +219,24 @@ class Runtime(Sourced):
     """Where the site keeps its images."""
 
 
+class SiteEngine(Sourced):
+    """How training engines are had on the site: an image or modules, as its guide or a project there names them."""
+
+    engines: tuple[Id, ...] = Field(min_length=1)
+    """Ids of `scalewright.engines`, such as megatron."""
+    container: Line = ""
+    """Path of an image that every user of the site can read."""
+    modules: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+/-]+$")], ...] = ()
+    advice: Line = ""
+    """What to prepare where the site has neither: a sentence for the user."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> SiteEngine:
+        if not (self.container or self.modules or self.advice):
+            raise ValueError("an engine of a site needs container, modules or advice")
+        return self
+
+
 class NodeLocal(Sourced):
     """Node-local storage: the first of these variables that is set, else the path."""
 
@@ -274,6 +292,8 @@ class Site(Strict):
     transports: tuple[SiteTransport, ...] = ()
     """The first one is the default."""
     runtimes: tuple[Runtime, ...] = ()
+    engines: tuple[SiteEngine, ...] = ()
+    """The first that names an engine is used."""
     node_local: NodeLocal
     scratch: SourcedValue[Expandable] | None = None
     rendezvous: Literal["name", "address"] = "name"
@@ -298,6 +318,9 @@ class Site(Strict):
     def num_gpus_per_node(self) -> int:
         """GPUs of a node; 0: the profile does not say."""
         return 0 if self.gpus_per_node is None else self.gpus_per_node.value
+
+    def engine(self, name: str) -> SiteEngine | None:
+        return next((one for one in self.engines if name in one.engines), None)
 
     def partition(self, name: str) -> SitePartition | None:
         return next((p for p in self.partitions if p.name == name), None)

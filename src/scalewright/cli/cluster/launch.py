@@ -49,6 +49,19 @@ Notice = Annotated[str, typer.Option(help="How long before the time limit the ra
 NoRequeue = Annotated[bool, typer.Option("--no-requeue", help="Do not requeue the job at its time limit.")]
 LimitHours = Annotated[float | None, typer.Option(help="Refuse a job that may use more.", min=0.0, show_default=False)]
 OnRay = Annotated[bool, typer.Option("--ray", help="Start Ray on all nodes, and the command once, beside its head.")]
+EngineName = Annotated[
+    str,
+    typer.Option("--engine", help="Run a plan with megatron, torchtitan, deepspeed, huggingface, trl, verl, vllm."),
+]
+TaskName = Annotated[str, typer.Option("--task", help="Of --engine: pretrain, sft, grpo or generate.")]
+DataName = Annotated[str, typer.Option("--data", help="Of --engine: data set or token file; synthetic: random tokens.")]
+LoadFolder = Annotated[str, typer.Option("--load", help="Of --engine: folder of the weights to start from.")]
+TokenizerPath = Annotated[str, typer.Option("--tokenizer", help="Of --engine: folder or file of the tokenizer.")]
+EngineFolder = Annotated[str, typer.Option("--engine-dir", help="Of --engine: checkout of Megatron-LM.")]
+EnginePython = Annotated[str, typer.Option("--python", help="Of --engine: interpreter that has the engine.")]
+SetTexts = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Of --engine: key of its own configuration.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the script; submit and write nothing.")]
 
 
@@ -84,6 +97,14 @@ def run(
     notice: Notice = "",
     no_requeue: NoRequeue = False,
     limit_gpu_hours: LimitHours = None,
+    engine: EngineName = "",
+    task: TaskName = "",
+    data: DataName = "",
+    load: LoadFolder = "",
+    tokenizer: TokenizerPath = "",
+    engine_dir: EngineFolder = "",
+    python: EnginePython = "",
+    set_: SetTexts = None,
     force: Force = False,
     run_dir: RunFolder = None,
     dry_run: DryRun = False,
@@ -105,6 +126,27 @@ def run(
         "variables": _pairs("--env", env), "directives": _pairs("--directive", directive), "requeue": not no_requeue,
         "notice_s": _seconds(notice), "num_spares": spares, "ray": ray,
     }  # fmt: skip
+    of_engine = {"task": task, "data": data, "load": load, "tokenizer": tokenizer, "engine_dir": engine_dir,
+                 "python": python}  # fmt: skip
+    if engine:
+        from scalewright.cli.cluster.engine_job import launch_engine
+
+        if array is not None or nodes is not None or gpus_per_node or ray:
+            raise ConfigError(
+                "a plan is one job with nodes of its own: leave out --array, --nodes, --gpus-per-node, --ray"
+            )
+        launch_engine(
+            engine, tuple(words or ()), site_named(site, catalog), options, catalog, of_engine=of_engine,
+            settings=_pairs("--set", set_), walltime_s=parse_walltime_s(time) if time else None, name=name,
+            run_dir=run_dir, device=_choice("--device", device, ("auto", "cpu", "cuda")), force=force,
+            limit_gpu_hours=limit_gpu_hours, dry_run=dry_run, as_json=as_json,
+        )  # fmt: skip
+        return
+    unused = [flag for flag, value in (*of_engine.items(), ("set", set_)) if value]
+    if unused:
+        raise ConfigError(
+            f"--{unused[0].replace('_', '-')} belongs to an engine: name it with --engine, or leave it out"
+        )
     work = read_work(tuple(words or ()), _choice("--device", device, ("auto", "cpu", "cuda")))  # type: ignore[arg-type]
     if work.planned is not None and ray:
         raise ConfigError("a plan starts its own ranks: leave out --ray, or give a program of Ray after --")
@@ -222,8 +264,8 @@ def _pairs(flag: str, texts: list[str] | None) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
-        if not equals and flag == "--env":
-            raise ConfigError(f"{flag} {text!r} has no value: write NAME=VALUE")
+        if not equals and flag in ("--env", "--set"):
+            raise ConfigError(f"{flag} {text!r} has no value: write {'NAME' if flag == '--env' else 'KEY'}=VALUE")
         if key in pairs:
             raise ConfigError(f"{flag} {key} is given twice: give it once")
         pairs[key] = value

@@ -45,7 +45,7 @@ def render(request: EngineRequest) -> EngineJob:
         checkpoint_dir=request.checkpoint_dir,
         saves_on_notice=True,
         resume=f"the next attempt loads the newest checkpoint in {request.checkpoint_dir}",
-        placeholders=(*(() if request.engine_dir else (CHECKOUT,)), *missing(request, "data", "tokenizer")),
+        placeholders=(*(() if request.engine_dir else (CHECKOUT,)), *missing(request, "indexed", "tokenizer")),
         notes=tuple(file.padding_notes(request)),
     )  # fmt: skip
 

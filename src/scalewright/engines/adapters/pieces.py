@@ -11,6 +11,7 @@ from scalewright.engines.types import EngineJob, EngineRequest, Placeholder, ref
 
 ON_ITS_OWN = {
     "data": Placeholder(name="data", what="token ids: a .npy file, or the prefix of Megatron's .bin and .idx"),
+    "indexed": Placeholder(name="data", what="the prefix of tokenised .bin and .idx files"),
     "text": Placeholder(name="data", what="a data set: a folder, a .jsonl file, or a name on Hugging Face's hub"),
     "load": Placeholder(name="load", what="the folder of the weights to start from"),
     "tokenizer": Placeholder(name="tokenizer", what="the folder of the tokenizer"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from scalewright.engines.adapters.pieces import missing, refuse_modes, refuse_splits
-from scalewright.engines.engine_file import PROGRAM_FOLDER, program_files
 from scalewright.engines.types import EngineJob, EngineRequest, refusal
 
 NAME = "verl"
@@ -82,13 +81,11 @@ def quoted(text: str) -> str:
 
 def render(request: EngineRequest) -> EngineJob:
     words = [f"{key}={value}" for key, value in overrides(request).items()]
-    driver = (request.engine_python, "-m", "verl.trainer.main_ppo", *words, *request.extra_args)
-    program = (request.engine_python, str(request.run_dir / PROGRAM_FOLDER / "ray_node.py"), "--", *driver)
     return EngineJob(
         engine="verl",
-        files=program_files("ray_node"),
-        command=program,
-        started_by="node",
+        files={},
+        command=(request.engine_python, "-m", "verl.trainer.main_ppo", *words, *request.extra_args),
+        started_by="ray",
         checkpoint_dir=request.checkpoint_dir,
         resume=f"the next attempt loads the newest checkpoint in {request.checkpoint_dir} (trainer.resume_mode=auto)",
         placeholders=missing(request, "load", "text"),

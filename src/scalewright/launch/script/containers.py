@@ -92,7 +92,7 @@ def _image_word(job: ResolvedJob, container: Container) -> str:
 
 
 def _mounts(job: ResolvedJob, separators: str) -> list[str]:
-    paths = [str(job.request.work_dir), str(job.request.run_dir)]
+    paths = [str(job.request.work_dir), str(job.request.run_dir), *job.request.mounted_paths]
     odd = next((p for p in paths if any(c in p for c in separators)), "")
     if odd:
         raise ConfigError(

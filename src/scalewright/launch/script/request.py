@@ -113,6 +113,12 @@ class JobRequest:
     """How long before the time limit the ranks are asked to save; 0: two minutes, less in short jobs."""
     finds_its_rank: bool = False
     """The command reads its rank from Slurm's variables and needs no RANK."""
+    mounted_paths: tuple[str, ...] = ()
+    """Files and folders that the command reads and an image has to show, beside the run and working folders."""
+    once_per_node: bool = False
+    """Start the command once on each node, which sees all its devices, instead of once for each device."""
+    saves_with_zero: bool = False
+    """After a notice the command saves and ends with 0, so a job that got one is queued again even then."""
     checks_nodes: bool = False
     """Run the pre-flight check in every task of an array too. Single jobs always run it."""
     ray: bool = False
@@ -142,6 +148,9 @@ class JobRequest:
             )
         if self.ray:
             self._check_ray()
+        if self.once_per_node and self.launcher == "srun":
+            raise ConfigError("--launcher srun starts one process for each GPU, and this command is started per node: "
+                              "leave --launcher out")  # fmt: skip
         self._check_names()
         self._check_paths()
 
@@ -193,6 +202,7 @@ class JobRequest:
                 raise ConfigError(f"{what} {path!r} must be a full path")
         for path in (
             *self.copied_paths,
+            *self.mounted_paths,
             *([self.venv] if self.venv else []),
             *([str(self.array.manifest)] if self.array else []),
         ):

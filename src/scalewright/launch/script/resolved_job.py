@@ -64,7 +64,7 @@ def resolve_job(request: JobRequest, site: Site) -> ResolvedJob:
     notes: list[str] = []
     gpus = _gpus(request, site)
     launcher: Launcher = site.launcher if request.launcher == "auto" else request.launcher
-    if request.ray:
+    if request.ray or request.once_per_node:
         launcher = "torchrun"  # its layout has one task a node, with all CPUs and GPUs
     layout = site.layouts[launcher]
     account = _account(request, site, notes)

@@ -58,8 +58,11 @@ def steps(job: ResolvedJob, image: InImage, on_rank: str) -> str:
     request = job.request
     outer = [CALL.replace("NAME", "on_rank")] if on_rank else []
     outer += [" ".join(image.words)] if image.words else []
+    inner = outer
     if job.launcher == "torchrun":
-        outer += [CALL_ASKING.replace("NAME", "on_node"), '"${torchrun[@]}"']
+        outer = [*outer, CALL_ASKING.replace("NAME", "on_node"), '"${torchrun[@]}"']
+    if not request.once_per_node:
+        inner = outer
     sections = [f"command=({' '.join(command_words(job))})\n" + _step_arrays(job, image, request.all_nodes)]
     # Array tasks and MIG slices do not communicate, unless the request says so (`checks_nodes`).
     is_independent = request.mig or (request.array is not None and not request.checks_nodes)
@@ -68,14 +71,17 @@ def steps(job: ResolvedJob, image: InImage, on_rank: str) -> str:
     if request.num_spares:
         again = _step_arrays(job, image, request.num_nodes, more=('--nodelist="$node_list"',))
         sections.append(take_good_nodes(request.num_nodes, parts.RENDEZVOUS[job.site.rendezvous], again))
-    words = [*outer, CALL_ASKING.replace("NAME", "shield") + ' "$hold_s" "$exit_requeue"', '"${command[@]}"']
+    words = [*inner, CALL_ASKING.replace("NAME", "shield") + ' "$hold_s" "$exit_requeue"', '"${command[@]}"']
     run = " \\\n    ".join(['run_step "${step_flags[@]}"', *words])
     lost = ""
     if request.all_nodes > 1:
         sections.append(parts.LOST_NODES.strip("\n"))
         lost = parts.IF_LOST
     sections.append(parts.CAUSE.strip("\n"))
-    return "\n\n".join([*sections, parts.FINISH.strip("\n").replace("@LOST@", lost).replace("@RUN@", run)])
+    finish = parts.FINISH.strip("\n").replace("@LOST@", lost).replace("@RUN@", run)
+    if request.saves_with_zero:
+        finish = finish.replace("((status == 0))", "((status == 0 && noticed == 0))")
+    return "\n\n".join([*sections, finish])
 
 
 def command_words(job: ResolvedJob) -> list[str]:
