@@ -17,7 +17,7 @@ LARGEST = 1e40
 """Far above every quantity of a run in SI units."""
 _UNITS = "s|bytes|flop|j|w|usd|eur|kgco2e|frac|hz|nats|tokens|steps|nodes|gpus|jobs|failures|units|hours|layouts|params"
 _QUANTITY = re.compile(rf"(?:^num_\w+|_(?:{_UNITS}))(?:_per_\w+|_interval)*$")
-_SIGNED = re.compile(r"(?:^|_)(?:change|changes|gain|loss|terms|difference|saved?|saves|costs|slower|alpha)_")
+_SIGNED = re.compile(r"(?:^|_)(?:change|changes|gain|loss|terms|difference|saved?|saves|costs|selection|slower|alpha)_")
 _SWITCH = re.compile(r"^(?:is|has|uses|chooses|fits)(?:_|$)")
 _TEXTS = frozenset({
     "accelerator", "assumption", "confidence", "formula", "knob", "layout_text", "message", "mode", "model", "name",
