@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
+from engine_cases import engine_request
 from engines.emitting import EXPRESSED, SEQ_LEN, emitted, megatron_arguments, model
 from scalewright.engines.files import deepspeed, fsdp, torchtitan
+from scalewright.engines.nearest import rendered
 from scalewright.engines.types import Emitted
 from scalewright.workload.layout import Layout, parse_layout
 
@@ -244,3 +246,39 @@ def _core_fields(args: dict[str, Any]) -> dict[str, Any]:
         dense, routed = (int(part.split("*")[1]) for part in args["moe_layer_freq"].strip("()").split("+"))
         given["moe_layer_freq"] = [0] * dense + [1] * routed
     return given
+
+
+def test_verl_composes_the_overrides_of_a_job(packages: Path, tmp_path: Path) -> None:
+    """Hydra refuses a key that verl's configuration does not have."""
+    requests = [engine_request("verl"), engine_request("verl", layout="cp=2,dp=8,mbs=1,gbs=32,zero=2")]
+    words = [job.command[job.command.index("verl.trainer.main_ppo") + 1 :]
+             for job in (rendered("verl", request) for request in requests)]  # fmt: skip
+    (tmp_path / "overrides.json").write_text(json.dumps(words))
+    for request, read in zip(
+        requests, parsed(packages, "verl_config.py", str(tmp_path / "overrides.json")), strict=True
+    ):
+        actor, rollout, trainer = (read["actor_rollout_ref"]["actor"], read["actor_rollout_ref"]["rollout"],
+                                   read["trainer"])  # fmt: skip
+        assert trainer["nnodes"] * trainer["n_gpus_per_node"] == request.num_gpus
+        assert trainer["total_training_steps"] == request.num_steps
+        assert trainer["default_local_dir"] == str(request.checkpoint_dir)
+        assert actor["ppo_micro_batch_size_per_gpu"] == request.layout.mbs
+        assert actor["ulysses_sequence_parallel_size"] == request.layout.cp
+        assert actor["fsdp_config"]["reshard_after_forward"] == (request.layout.zero == 3)
+        assert rollout["n"] == 16  # the user's own
+        assert read["data"]["train_files"] == request.data
+        assert read["actor_rollout_ref"]["model"]["path"] == request.load
+
+
+def test_torchtitan_reads_the_toml_of_a_job(packages: Path, tmp_path: Path) -> None:
+    requests = [engine_request("torchtitan"), engine_request("torchtitan", data="synthetic", model="llama2-7b")]
+    paths = []
+    for number, request in enumerate(requests):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(rendered("torchtitan", request).files["engine/torchtitan.toml"])
+        paths.append(str(path))
+    for request, read in zip(requests, parsed(packages, "torchtitan_config.py", *paths), strict=True):
+        assert read["training"]["steps"] == request.num_steps
+        assert read["checkpoint"]["interval"] == request.checkpoint_every
+        assert read["optimizer"]["lr"] == request.optimizer.learning_rate
+        assert read["compile"]["enable"] is True  # the user's own

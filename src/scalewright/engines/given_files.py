@@ -14,7 +14,7 @@ from scalewright.engines.adapters.torchtitan import OWN_DATA
 from scalewright.engines.types import EngineRequest
 from scalewright.errors import ConfigError
 from scalewright.records.documents import parse_json, read_text
-from scalewright.workload.hf import from_hf_config
+from scalewright.workload.huggingface.config import from_hf_config
 
 MEGATRON_MARK = "latest_checkpointed_iteration.txt"
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")

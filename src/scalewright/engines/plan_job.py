@@ -15,7 +15,7 @@ from scalewright.catalog.types import TransformerShape
 from scalewright.engines.given_files import check_given
 from scalewright.engines.info import EngineInfo
 from scalewright.engines.nearest import rendered
-from scalewright.engines.types import EngineDevice, EngineJob, EngineRequest
+from scalewright.engines.types import EngineDevice, EngineJob, EngineRequest, optimizer_of
 from scalewright.errors import ConfigError, DocumentError
 from scalewright.launch.plan_job import (
     PlannedRun,
@@ -80,8 +80,8 @@ def engine_work(
             gpus_per_node=-(-num_gpus // num_nodes), num_gpus=num_gpus, mode=planned_mode(best),
             task=chosen, device=device, num_steps=int(whole["num_steps"]), run_dir=folder,
             engine_python=python, checkpoint_every=int(whole["checkpoint"]["every_num_steps"]),
-            settings=settings, extra_args=extra_args, data=paths["data"], load=paths["load"],
-            tokenizer=paths["tokenizer"], engine_dir=paths["engine_dir"],
+            optimizer=optimizer_of(chosen), settings=settings, extra_args=extra_args, data=paths["data"],
+            load=paths["load"], tokenizer=paths["tokenizer"], engine_dir=paths["engine_dir"],
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise DocumentError(f"{where}: is not a complete plan ({error!r}); make it again with plan --out") from error

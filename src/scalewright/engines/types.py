@@ -42,6 +42,15 @@ class EngineOptimizer:
     num_warmup_steps: int = 0
 
 
+LEARNING_RATES: dict[Task, float] = {"pretrain": 3e-4, "sft": 1e-5, "grpo": 1e-6, "generate": 0.0}
+"""Where a user gives none: usual values for a model of some billion parameters."""
+
+
+def optimizer_of(task: Task) -> EngineOptimizer:
+    """The usual settings of a task, decaying to a tenth."""
+    return EngineOptimizer(learning_rate=LEARNING_RATES[task], min_learning_rate=LEARNING_RATES[task] / 10)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
     """One model in one layout on so many devices, and what the run reads and writes.

@@ -25,8 +25,6 @@ def refuse_what_it_lacks(request: EngineRequest) -> None:
             raise refusal("Megatron-Core on CPUs", f"zero={request.layout.zero}", why, "use zero=0")
         return
     file.refuse_what_it_lacks(request)
-    if request.recipe.name == "nvfp4" and request.layout.zero >= 2:
-        raise refusal(file.NAME, "nvfp4 with Megatron FSDP", "its 4-bit weights are not sharded", "use zero=1")
 
 
 def render(request: EngineRequest) -> EngineJob:
