@@ -360,3 +360,32 @@ def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
         run_pipeline(path, tmp_path / "out")
     os.close(handle)
     assert run_pipeline(path, tmp_path / "out")["num_documents"] == len(TEXTS)
+
+
+def test_repeated_paragraphs_are_cut_from_later_documents(tmp_path: Path) -> None:
+    footer = made_text(900, num_words=40)
+    texts = [
+        f"{TEXTS[0]}\n\n{footer}",
+        f"{TEXTS[1]}\n\n{footer}\n\n{TEXTS[2]}",
+        footer,
+        f"short one\n\n{TEXTS[3]}",
+        "short one",
+    ]
+    write_rows(tmp_path / "in.jsonl", rows(texts))
+    result = run_pipeline(write_pipeline(tmp_path, 'chunk = "900 B"\n[deduplicate]\nspans = 20'), tmp_path / "out")
+    kept = [row["text"] for row in written_rows(tmp_path / "out")]
+    assert kept == [texts[0], f"{TEXTS[1]}\n\n{TEXTS[2]}", texts[3], texts[4]]
+    assert result["steps"]["cut repeated paragraphs"]["reasons"] == {"only repeated paragraphs": 1}
+
+
+def test_the_page_escapes_what_documents_hold(tmp_path: Path) -> None:
+    from scalewright.report.data.page import data_page
+
+    hostile = "<script>alert(1)</script> & <b>bold</b>"
+    write_rows(tmp_path / "in.jsonl", [*rows(TEXTS), {"text": hostile, "url": "javascript:<img>"}])
+    result = run_pipeline(write_pipeline(tmp_path, '[[filter]]\nrule = "words"'), tmp_path / "out")
+    page = data_page(result, "<i>name</i>")
+    assert "&lt;script&gt;alert(1)" in page
+    assert "<script" not in page
+    assert "<i>name" not in page
+    assert "filter words: words" in page

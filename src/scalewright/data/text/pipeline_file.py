@@ -169,7 +169,7 @@ class WriteStep(_Table):
     """What is written."""
 
     format: OutputFormat
-    shard: Size = 256 * units.MIB
+    shard: Size = 128 * units.MIB
     """Bytes of text that one shard is made from."""
     num_shards: int | None = Field(default=None, gt=0, le=100_000)
     """Overrides `shard`."""

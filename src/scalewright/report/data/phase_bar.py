@@ -11,7 +11,8 @@ from scalewright.report.live_bar import LiveBar
 
 PHASE_WORDS = {
     "clean": "reading and filtering", "exact": "equal texts", "url": "equal addresses", "near": "near duplicates",
-    "verify": "comparing near duplicates", "finish": "tokenising", "write": "writing shards",
+    "verify": "comparing near duplicates", "spans": "repeated paragraphs", "finish": "tokenising",
+    "write": "writing shards",
 }  # fmt: skip
 
 

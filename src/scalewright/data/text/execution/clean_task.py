@@ -15,6 +15,7 @@ from scalewright.data.text.cleaning.batch import BatchCleaner, CleanBatch
 from scalewright.data.text.cleaning.text_view import Hashes, TextView
 from scalewright.data.text.duplicates.key_tables import write_keys
 from scalewright.data.text.duplicates.minhash import band_keys, signatures
+from scalewright.data.text.duplicates.spans import SpanCollector
 from scalewright.data.text.execution.job import DataJob, read_job
 from scalewright.data.text.execution.tally import KEPT, Tally
 from scalewright.data.text.execution.texts import TextWriter
@@ -65,6 +66,7 @@ def clean_chunk(work: Path, number: int) -> dict[str, Any]:
     return {
         "num_docs": num_docs, "text_bytes": int(sum(map(np.sum, lengths))), "steps": tally.to_json(),
         "problems": dict(read.problems), "places": read.places, "num_aside": len(cleaner.aside),
+        "num_spans": keys.num_spans,
     }  # fmt: skip
 
 
@@ -100,8 +102,10 @@ class _KeyCollector:
 
     def __init__(self, step: DeduplicateStep | None) -> None:
         self.step = step
+        self.num_spans = 0
         self.keys: list[Hashes] = []
         self.checks: list[Hashes] = []
+        self.spans = SpanCollector(step.spans) if step is not None and step.spans else None
 
     def add(self, batch: CleanBatch, signature_file: BinaryIO) -> None:
         if self.step is None:
@@ -114,9 +118,14 @@ class _KeyCollector:
             self.checks.append(both[:, 1])
         if self.step.url:
             tables.append(np.array([[_url_key(one.url) for one in batch.documents]], np.uint64))
-        if self.step.near is not None:
+        if self.step.near is None and self.spans is None:
+            view = batch.view
+        else:
             is_whole = len(batch.view_rows) == batch.view.num_documents
             view = batch.view if is_whole else TextView(batch.contents)
+        if self.spans is not None:
+            self.spans.add(view)
+        if self.step.near is not None:
             rows, has_any = signatures(view, self.step.near)
             tables.append(band_keys(rows, has_any, self.step.near))
             rows.tofile(signature_file)
@@ -131,6 +140,7 @@ class _KeyCollector:
         assert keys.shape == (num, num_docs) or not num
         write_keys(files, number, keys)
         write_array(files.path(number, "checks.npy"), np.concatenate([np.empty(0, np.uint64), *self.checks]))
+        self.num_spans = 0 if self.spans is None else self.spans.write(files, number)
 
 
 def num_tables(step: DeduplicateStep) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from scalewright.data.room import check_room
+from scalewright.data.text.duplicates.spans import SPANS, num_span_tasks
 from scalewright.data.text.duplicates.tasks import (
     EXACT,
     NEAR,
@@ -168,7 +169,8 @@ class _Run:
         left_bytes = kept_bytes(self.work, kinds[-1] if kinds else None)
         write = self.job.pipeline.write
         num_shards = write.num_shards or max(1, -(-left_bytes // write.shard))
-        finished = self.phase(FINISH, len(self.job.chunks), num_shards=num_shards)
+        num_spans = self._find_spans(cleaned)
+        finished = self.phase(FINISH, len(self.job.chunks), num_shards=num_shards, num_span_tasks=num_spans)
         shards = self.phase(SHARD, num_shards)
         return build_result(
             self.job, self.work, cleaned=cleaned, finished=finished, shards=shards, clusters=clusters,
@@ -195,6 +197,15 @@ class _Run:
             elif kind == EXACT:
                 clusters["num_exact"] = marked["num_drops"]
         return clusters
+
+    def _find_spans(self, cleaned: list[dict[str, Any]]) -> int:
+        """Look for repeated paragraphs if the pipeline cuts them; returns the number of tasks."""
+        step = self.job.pipeline.deduplicate
+        if step is None or not step.spans:
+            return 0
+        num_tasks = num_span_tasks(sum(one["num_spans"] for one in cleaned))
+        self.phase(SPANS, num_tasks)
+        return num_tasks
 
     def _check_read(self, cleaned: list[dict[str, Any]]) -> None:
         """If not one document could be read, say why instead of writing an empty set."""

@@ -6,9 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-from scalewright.data.text.duplicates.tasks import EXACT, NEAR, URL, VERIFY, group_task, mark_drops, verify_task
+from scalewright.data.text.duplicates.key_tables import DropCodes
+from scalewright.data.text.duplicates.spans import SPANS, span_task
+from scalewright.data.text.duplicates.tasks import (
+    EXACT,
+    NEAR,
+    URL,
+    VERIFY,
+    group_task,
+    kinds_of,
+    mark_drops,
+    offsets_of,
+    verify_task,
+)
 from scalewright.data.text.execution.backend import Summary
 from scalewright.data.text.execution.clean_task import CLEAN, clean_chunk
+from scalewright.data.text.execution.job import read_job
 from scalewright.data.text.execution.work_files import TaskFiles
 from scalewright.data.text.tokens.finish_task import FINISH, finish_chunk
 from scalewright.data.text.writing.shard_task import SHARD, write_shard
@@ -51,15 +64,24 @@ def _done(work: Path, phase: str, number: int) -> Summary:
         case "verify":
             num_near_tasks, num_tasks = plan["num_near_tasks"], plan["num_tasks"]
             return verify_task(work, number, num_near_tasks=num_near_tasks, num_tasks=num_tasks)
+        case "spans":
+            return _span_task(work, number, plan)
         case "finish":
-            return finish_chunk(work, number, num_shards=plan["num_shards"])
+            return finish_chunk(work, number, num_shards=plan["num_shards"], num_span_tasks=plan["num_span_tasks"])
         case "write":
             return write_shard(work, number)
     kind = phase.removeprefix(MARK)
     return mark_drops(work, kind, num_tasks=plan["num_group_tasks"], num_verify=plan["num_verify"])
 
 
+def _span_task(work: Path, number: int, plan: dict[str, Any]) -> Summary:
+    job = read_job(work)
+    kinds = kinds_of(job.pipeline.deduplicate)
+    dropped = DropCodes(work / f"drops-{kinds[-1]}.npy", offsets_of(work)) if kinds else None
+    return span_task(work, number, num_tasks=plan["num_tasks"], num_chunks=len(job.chunks), dropped=dropped)
+
+
 PHASES = (
-    CLEAN, EXACT, f"{MARK}{EXACT}", URL, f"{MARK}{URL}", NEAR, VERIFY, f"{MARK}{NEAR}", FINISH, SHARD,
+    CLEAN, EXACT, f"{MARK}{EXACT}", URL, f"{MARK}{URL}", NEAR, VERIFY, f"{MARK}{NEAR}", SPANS, FINISH, SHARD,
 )  # fmt: skip
 """In the order in which they run; a pipeline leaves out those of steps that it does not have."""
