@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -120,13 +121,11 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path: Path, s
     (small_disk / "out" / "data.json").unlink()
     for summary in (small_disk / "out" / ".work" / "finish").glob("*.json"):
         summary.unlink()
-    with filler.open("ab") as file:
-        while True:  # to the last byte
-            try:
-                file.write(bytes(4096))
-                file.flush()
-            except OSError:
-                break
+    handle = os.open(filler, os.O_WRONLY | os.O_APPEND)
+    with contextlib.suppress(OSError):  # to the last byte
+        while True:
+            os.write(handle, bytes(4096))
+    os.close(handle)
     full = cli("data", "run", str(path), "--out", str(small_disk / "out"), "--workers", "1", cwd=tmp_path)
     assert full.returncode == 3
     (error,) = [line for line in full.stderr.splitlines() if line.startswith("error:")]

@@ -31,7 +31,7 @@ EXTRAS = {
     "lint": ("tree-sitter", "tree-sitter-bash"),
     "data": ("lmdb", "pillow"),
     "parquet": ("pyarrow",),
-    "text": ("tokenizers",),
+    "text": ("tokenizers", "pyarrow", "py3langid"),
     "run": ("torch", "psutil", "nvidia-ml-py"),
     "report": ("matplotlib", "jinja2"),
 }
