@@ -72,6 +72,11 @@ class RayBackend:
         except errors.RayTaskError as error:
             if isinstance(error.cause, ScalewrightError):
                 raise error.cause from error
+            if isinstance(error.cause, ImportError):
+                raise EnvironmentFailedError(
+                    f"a node lacks what the pipeline needs ({error.cause}): Ray must start from the environment of "
+                    "scalewright on all nodes, see launch --venv"
+                ) from error
             raise
         except errors.RayError as error:
             raise EnvironmentFailedError(
