@@ -155,6 +155,7 @@ def ray_steps(job: ResolvedJob, on_rank: str, *, first_port: int, num_ports: int
         f"ray_wait={quote(WAIT)}",
         NODE.strip("\n"),
         start.strip("\n"),
+        parts.CAUSE.strip("\n"),
         finish,
     ]
     return "\n\n".join(sections)
