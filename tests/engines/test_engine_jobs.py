@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import tomllib
 from dataclasses import replace
@@ -52,6 +53,13 @@ def test_text_is_the_stored_one(name: str) -> None:
 
 def test_every_stored_text_has_its_case() -> None:
     assert {path.name for path in GOLDEN.iterdir()} == set(STORED)
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="ShellCheck is not installed")
+def test_every_stored_script_is_clean_for_shellcheck() -> None:
+    scripts = [str(path) for path in sorted(GOLDEN.glob("*.sbatch"))]
+    done = subprocess.run(["shellcheck", "-s", "bash", *scripts], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize("name", [name for name in STORED if name.endswith(".sbatch")])
@@ -223,5 +231,5 @@ def test_the_image_of_a_site_is_used_unless_the_user_gives_one() -> None:
 
 
 def test_a_notice_queues_a_megatron_job_again_though_it_ends_with_zero() -> None:
-    assert "((status == 0 && noticed == 0))" in script_text("megatron", SITES["leonardo"])
-    assert "((status == 0))" in script_text("deepspeed", SITES["leonardo"])
+    assert "if ((status == 0 && noticed == 0)); then" in script_text("megatron", SITES["leonardo"])
+    assert "if ((status == 0)); then" in script_text("deepspeed", SITES["leonardo"])

@@ -80,7 +80,7 @@ def steps(job: ResolvedJob, image: InImage, on_rank: str) -> str:
     sections.append(parts.CAUSE.strip("\n"))
     finish = parts.FINISH.strip("\n").replace("@LOST@", lost).replace("@RUN@", run)
     if request.saves_with_zero:
-        finish = finish.replace("((status == 0))", "((status == 0 && noticed == 0))")
+        finish = finish.replace("if ((status == 0)); then", "if ((status == 0 && noticed == 0)); then")
     return "\n\n".join([*sections, finish])
 
 
