@@ -28,7 +28,8 @@ from scalewright.workload.model import from_shape
 
 pytestmark = pytest.mark.kills
 
-KILLS = [("dp=2,mbs=1,gbs=2,zero=1", 2, 20), ("mbs=1,gbs=2", 1, 30)]
+NUM_KILLS = int(os.environ.get("SCALEWRIGHT_TEST_KILLS", "50"))
+KILLS = [("dp=2,mbs=1,gbs=2,zero=1", 2, NUM_KILLS * 2 // 5), ("mbs=1,gbs=2", 1, NUM_KILLS - NUM_KILLS * 2 // 5)]
 """Layout, ranks and kills: 50 in all. The longest comes first, so that another worker can take the rest."""
 STEPS = 10**6
 """More than any attempt reaches: every one ends by a kill."""

@@ -88,6 +88,44 @@ def hang_for_good(lab: Lab, folder: Path) -> TrainingRun:
     return run.finish()
 
 
+def be_cancelled_on_a_drained_node(lab: Lab, folder: Path) -> TrainingRun:
+    """Drained, it goes on; cancelled, it saves and is not queued again; its script, submitted again, resumes."""
+    run = TrainingRun.submit(lab, folder)
+    run.hold()
+    drained, before = run.nodes()[0], run.last_step()
+    lab.run("scontrol", "update", f"NodeName={drained}", "State=DRAIN", "Reason=test")
+    try:
+        run.release()
+        wait_for("a step on a drained node", lambda: run.last_step() > before, shown=run.shown)
+    finally:
+        lab.run("scontrol", "update", f"NodeName={drained}", "State=RESUME")
+    lab.run("scancel", run.job)
+    run.finish()
+    if run.field("JobState") == "COMPLETED":
+        return run  # it was faster
+    assert run.field("JobState") == "CANCELLED", run.shown()
+    assert run.field("Restarts") == "0", run.shown()
+    return run.again().finish()
+
+
+def be_requeued_five_times(lab: Lab, folder: Path) -> TrainingRun:
+    run = TrainingRun.submit(lab, folder)
+    for number in range(1, 6):
+        requeue_after_a_step(run, str(number))
+    return run.finish()
+
+
+def requeue_after_a_step(run: TrainingRun, number: str) -> None:
+    """Kill it by a requeue in the middle of training, or, if it was fast, after its end."""
+    num_before = len(run.losses())
+    ended = ("COMPLETED", "COMPLETING")
+    wait_for(
+        "a step", lambda: len(run.losses()) > num_before or run.field("JobState") in ended, shown=run.shown
+    )  # fmt: skip
+    run.lab.run("scontrol", "requeue", run.job)
+    wait_for("the requeue", lambda: run.field("Restarts") == number, shown=run.shown)
+
+
 @pytest.fixture(scope="module")
 def through_torchrun(slurm: Lab, tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
     return TrainingRun.submit(slurm, tmp_path_factory.mktemp("torchrun") / "run", launcher="torchrun")
@@ -115,7 +153,14 @@ def disturbed(
     with ThreadPoolExecutor() as pool:
         yield {
             fault.__name__: pool.submit(fault, slurm, tmp_path_factory.mktemp(fault.__name__) / "run")
-            for fault in (be_preempted, run_out_of_time, lose_a_node, hang_for_good)
+            for fault in (
+                be_preempted,
+                run_out_of_time,
+                lose_a_node,
+                hang_for_good,
+                be_cancelled_on_a_drained_node,
+                be_requeued_five_times,
+            )
         }
 
 
@@ -157,4 +202,14 @@ def test_a_rank_that_hangs_for_good(disturbed: dict[str, Future[TrainingRun]], r
     check_finished(run, reference)
     assert run.field("Restarts") != "0", run.shown()
     assert "no step for" in run.log(), run.shown()
+    assert set(run.losses()) == set(reference)
+
+
+def test_cancelled_on_a_drained_node(disturbed: dict[str, Future[TrainingRun]], reference: Reference) -> None:
+    check_finished(disturbed["be_cancelled_on_a_drained_node"].result(), reference)
+
+
+def test_five_requeues(disturbed: dict[str, Future[TrainingRun]], reference: Reference) -> None:
+    run = disturbed["be_requeued_five_times"].result()
+    check_finished(run, reference)
     assert set(run.losses()) == set(reference)

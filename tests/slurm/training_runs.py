@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,12 @@ class TrainingRun:
         done = lab.run("sbatch", "--parsable", str(directory.script))
         assert done.returncode == 0, done.stderr
         return cls(lab=lab, job=parse_job_id(done.stdout), directory=directory)
+
+    def again(self) -> TrainingRun:
+        """The same script, submitted again."""
+        done = self.lab.run("sbatch", "--parsable", str(self.directory.script))
+        assert done.returncode == 0, done.stderr
+        return replace(self, job=parse_job_id(done.stdout))
 
     def events(self) -> list[Event]:
         path = self.directory.rank_events(0)

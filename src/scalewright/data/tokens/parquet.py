@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scalewright.data.tokens.files import reading
 from scalewright.data.tokens.order import RUNS_AT_ONCE
 from scalewright.errors import DocumentError, MissingExtraError
+from scalewright.records.plain_file import check_plain
 
 COLUMNS = ("tokens", "input_ids", "token_ids", "ids")
 HINT = f"write a column {COLUMNS[0]!r} of whole numbers or of lists of them"
@@ -89,6 +90,7 @@ def _opened(path: Path) -> Any:
         raise MissingExtraError("parquet", "pyarrow") from error
     with reading(path):
         try:
+            check_plain(path)
             return pq.ParquetFile(path, memory_map=True)
         except pa.ArrowException as error:
             raise DocumentError(f"{path}: is not a whole Parquet file ({error}); make it again") from error

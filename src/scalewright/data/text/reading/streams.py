@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, cast
 from scalewright import units
 from scalewright.data.text.pyarrow_module import pyarrow
 from scalewright.errors import EnvironmentFailedError
+from scalewright.records.plain_file import check_plain
 
 BLOCK_BYTES = units.MIB
 COMPRESSED_BLOCK_BYTES = 64 * units.KIB
@@ -53,6 +54,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _decompressing(path: Path) -> Iterator[BinaryIO]:
+    check_plain(path)
     if path.suffix in ZSTD_SUFFIXES:
         pa: Any = pyarrow()
         with pa.OSFile(str(path)) as file, pa.CompressedInputStream(file, "zstd") as stream:
