@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -108,22 +108,8 @@ def be_cancelled_on_a_drained_node(lab: Lab, folder: Path) -> TrainingRun:
     return run.again().finish()
 
 
-def be_requeued_five_times(lab: Lab, folder: Path) -> TrainingRun:
-    run = TrainingRun.submit(lab, folder)
-    for number in range(1, 6):
-        requeue_after_a_step(run, str(number))
-    return run.finish()
-
-
-def requeue_after_a_step(run: TrainingRun, number: str) -> None:
-    """Kill it by a requeue in the middle of training, or, if it was fast, after its end."""
-    num_before = len(run.losses())
-    ended = ("COMPLETED", "COMPLETING")
-    wait_for(
-        "a step", lambda: len(run.losses()) > num_before or run.field("JobState") in ended, shown=run.shown
-    )  # fmt: skip
-    run.lab.run("scontrol", "requeue", run.job)
-    wait_for("the requeue", lambda: run.field("Restarts") == number, shown=run.shown)
+AT_ONCE = (be_preempted, run_out_of_time, lose_a_node)
+LATER = (hang_for_good, be_cancelled_on_a_drained_node)
 
 
 @pytest.fixture(scope="module")
@@ -151,17 +137,14 @@ def disturbed(
     through_torchrun.release()
     through_torchrun.finish()
     with ThreadPoolExecutor() as pool:
-        yield {
-            fault.__name__: pool.submit(fault, slurm, tmp_path_factory.mktemp(fault.__name__) / "run")
-            for fault in (
-                be_preempted,
-                run_out_of_time,
-                lose_a_node,
-                hang_for_good,
-                be_cancelled_on_a_drained_node,
-                be_requeued_five_times,
-            )
-        }
+        runs = {fault.__name__: tmp_path_factory.mktemp(fault.__name__) / "run" for fault in (*AT_ONCE, *LATER)}
+        futures = {fault.__name__: pool.submit(fault, slurm, runs[fault.__name__]) for fault in AT_ONCE}
+
+        def later(fault: Callable[[Lab, Path], TrainingRun]) -> TrainingRun:
+            futures["be_preempted"].exception()  # it is preempted once, by the job that is to do that
+            return fault(slurm, runs[fault.__name__])
+
+        yield futures | {fault.__name__: pool.submit(later, fault) for fault in LATER}
 
 
 def test_training_goes_on_while_the_controller_is_away(
@@ -207,9 +190,3 @@ def test_a_rank_that_hangs_for_good(disturbed: dict[str, Future[TrainingRun]], r
 
 def test_cancelled_on_a_drained_node(disturbed: dict[str, Future[TrainingRun]], reference: Reference) -> None:
     check_finished(disturbed["be_cancelled_on_a_drained_node"].result(), reference)
-
-
-def test_five_requeues(disturbed: dict[str, Future[TrainingRun]], reference: Reference) -> None:
-    run = disturbed["be_requeued_five_times"].result()
-    check_finished(run, reference)
-    assert set(run.losses()) == set(reference)
