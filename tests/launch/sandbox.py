@@ -56,6 +56,7 @@ class Ran:
     def created(self) -> set[str]:
         """Files outside of the run directory that nobody asked for."""
         own = {"bin", "run", "srun.argv", "probe.argv", "probe.env", "runtime.argv", "scontrol.calls", "job.sh", "tmp"}
+        own.add("slurm.out")
         return {path.name for path in self.folder.iterdir()} - own
 
 
@@ -88,7 +89,7 @@ def make(folder: Path) -> Path:
 
 def execute(folder: Path, text: str, **more: str) -> Ran:
     """As Slurm does, with a file for what the job says."""
-    script, log = folder / "job.sh", folder / "tmp" / "slurm.out"
+    script, log = folder / "job.sh", folder / "slurm.out"
     script.write_text(text, encoding="utf-8")
     with log.open("wb") as file:
         done = subprocess.run(

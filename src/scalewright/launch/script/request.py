@@ -17,7 +17,8 @@ MAX_REQUEUES = 100
 LONGEST_NOTICE_S = 65535
 """The longest time that Slurm's --signal accepts."""
 OWN_NAMES = frozenset({
-    "run_dir", "attempt", "grace_s", "hold_s", "exit_requeue", "max_requeues", "step", "watcher", "interrupted",
+    "run_dir", "attempt", "why", "log_bytes", "grace_s", "hold_s", "exit_requeue", "max_requeues", "step", "watcher",
+    "interrupted",
     "noticed", "cancelled", "ended", "reason", "manifest", "lines", "item", "hosts", "image", "per_node", "copy_dir",
     "copied", "command", "torchrun", "step_flags", "status", "checked", "bad_nodes", "node_list",
     "excluded", "ray_dir", "ray_ip", "ray_port", "ray_workers", "ray_head_step", "ray_wait", "token_file",
