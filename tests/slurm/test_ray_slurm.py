@@ -56,11 +56,11 @@ def ray_venv() -> Path:
             pip = [str(folder / "bin" / "pip"), "install", "-q", "--disable-pip-version-check", RAY]
             if subprocess.run(pip, check=False, capture_output=True).returncode:
                 pytest.skip(f"{RAY} cannot be installed here")
-            # Jobs that run scalewright itself find it, and what it needs, behind Ray's own packages.
-            here = [sysconfig.get_path("purelib"), str(Path(scalewright.__file__).parents[1])]
-            site = Path(next((folder / "lib").glob("python*"))) / "site-packages"
-            (site / "zz_tests.pth").write_text("\n".join(here))
             (folder / "ready").touch()
+        # Jobs that run scalewright itself find it, and what it needs, behind Ray's own packages.
+        here = [sysconfig.get_path("purelib"), str(Path(scalewright.__file__).parents[1])]
+        site = next((folder / "lib").glob("python*")) / "site-packages"
+        (site / "zz_tests.pth").write_text("\n".join(here))
     return folder
 
 
