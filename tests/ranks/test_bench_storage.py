@@ -114,7 +114,10 @@ def test_a_scratch_that_cannot_hold_it_is_refused_before_it_is_filled(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--formats", "files,hdf5"], "formats 'hdf5': name one or more of files, shards, lmdb, ram, each once"),
+        (
+            ["--formats", "files,hdf5"],
+            "formats 'hdf5': name one or more of files, shards, lmdb, squashfs, ram, each once",
+        ),
         (["--workers", "2,1"], "workers [2, 1]: give each once, smallest first"),
         (["--workers", "0"], "--workers '0' is not a list of whole numbers above 0"),
         (["--size", "10 kB"], "give a --size for 16 or more"),
