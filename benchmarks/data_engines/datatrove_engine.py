@@ -23,7 +23,9 @@ CONFIG = MinhashConfig(num_buckets=16, hashes_per_bucket=6, n_grams=5)
 
 
 def run(name: str, steps: list[object], num_tasks: int) -> None:
-    LocalPipelineExecutor(steps, tasks=num_tasks, workers=NUM_WORKERS, logging_dir=f"{OUT}/log-{name}").run()
+    LocalPipelineExecutor(  # forked, so that its processor time can be seen from outside
+        steps, tasks=num_tasks, workers=NUM_WORKERS, logging_dir=f"{OUT}/log-{name}", start_method="fork"
+    ).run()
 
 
 def main() -> None:

@@ -7,6 +7,8 @@ import io
 import json
 import os
 import struct
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -389,3 +391,26 @@ def test_the_page_escapes_what_documents_hold(tmp_path: Path) -> None:
     assert "<script" not in page
     assert "<i>name" not in page
     assert "filter words: words" in page
+
+
+def test_a_line_that_is_larger_than_memory_for_it_is_skipped(tmp_path: Path) -> None:
+    """The file is sparse: it takes no room on disk."""
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(lines(TEXTS[:1]))
+    os.truncate(path, 400 * 2**20)
+    with path.open("ab") as file:
+        file.write(b"\n" + lines(TEXTS[1:2]))
+    code = (
+        "import resource, sys; from pathlib import Path; from text_cases import run_pipeline\n"
+        "r = run_pipeline(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "print(r['num_documents'], r['problems'][0]['count'], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    pipeline = write_pipeline(tmp_path, 'chunk = "128 MiB"')
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(pipeline), str(tmp_path / "out")],
+        capture_output=True, text=True, check=True, env=environment,
+    )  # fmt: skip
+    num_documents, num_long, peak_kib = map(int, done.stdout.split())
+    assert (num_documents, num_long) == (2, 1)
+    assert peak_kib < 300 * 1024

@@ -104,5 +104,7 @@ def lines(
             is_long = is_long or part_bytes > max_bytes
             parts = [] if is_long else [*parts, block[begin:]]
         position += len(block)
+        if stop is not None and not is_inside and position >= stop:
+            return  # one long line covers the whole range
     if is_inside and (parts or is_long):
         yield line_start, None if is_long else b"".join(parts)
