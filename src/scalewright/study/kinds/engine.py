@@ -32,6 +32,7 @@ from scalewright.records.types import warnings_among
 from scalewright.study.execution import Execution
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
+from scalewright.study.kinds.language import KIND as OWN_KIND
 from scalewright.study.kinds.options import STRICT, parse_options
 from scalewright.study.kinds.training import (
     measured_training,
@@ -44,6 +45,10 @@ from scalewright.workload.layout import parse_layout
 from scalewright.workload.named import resolve_model
 from scalewright.workload.run_options import AUTO
 
+OWN = "scalewright"
+"""Our own trainer, beside the others."""
+SHARED = ("model", "layout", "system", "precision", "seq", "steps", "device", "data", "seed", "this_system", "budget")
+"""Options that our own trainer has as well."""
 ENGINE_START_S = 30.0
 """Time that an engine takes before its first step, as seen on two cores; its import is most of it."""
 
@@ -96,7 +101,8 @@ class EngineKind:
 
     def check(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> None:
         point = parse_options(_OPTIONS, options, where=where)
-        find_engine(point.engine)
+        if point.engine != OWN:
+            find_engine(point.engine)
         parse_layout(point.layout)
         resolve_model(catalog, point.model)
 
@@ -107,9 +113,9 @@ class EngineKind:
         point = parse_options(_OPTIONS, options, where=where)
         shared = ("model", "layout", "system", "partition", "precision", "seq")
         asked: dict[str, Value] = {name: getattr(point, name) for name in shared}
-        return predict_point(
-            catalog, asked | {"stack": _stack(catalog, point, find_engine(point.engine), point.device)}, where=where
-        )
+        if point.engine != OWN:
+            asked["stack"] = _stack(catalog, point, find_engine(point.engine), _device(point))
+        return predict_point(catalog, asked, where=where)
 
     def stored_prediction(self, prediction: dict[str, Any]) -> Outcome:
         return stored_training_prediction(prediction)
@@ -118,6 +124,10 @@ class EngineKind:
         self, catalog: Catalog, options: Mapping[str, Value], *, path: Path, where: str, predicts: bool = True
     ) -> Execution:
         point = parse_options(_OPTIONS, options, where=where)
+        if point.engine == OWN:
+            shared: dict[str, Value] = {name: getattr(point, name) for name in SHARED}
+            own_options = {name: value for name, value in shared.items() if value is not None}
+            return OWN_KIND.execution(catalog, own_options, path=path, where=where, predicts=predicts)
         info, python = find_engine(point.engine), engine_python(point.python)
         request = _request(catalog, point, info, path, python)
         run = _run(point, info, request)
@@ -145,12 +155,16 @@ def _stack(catalog: Catalog, point: EngineBenchOptions, info: EngineInfo, device
     return catalog.stack_of_own_run("off").id if device == "cpu" else info.stack
 
 
+def _device(point: EngineBenchOptions) -> str:
+    return device_here(point.device, num_ranks=int(parse_layout(point.layout).num_gpus))
+
+
 def _request(catalog: Catalog, point: EngineBenchOptions, info: EngineInfo, path: Path, python: str) -> EngineRequest:
-    layout, num_ranks = resolve_ranks(None, point.layout, device=point.device)
+    layout, _ = resolve_ranks(None, point.layout, device=point.device)
     task = point.task or info.tasks[0]
     if task not in info.tasks:
         raise ConfigError(f"{info.title} does not do {task!r}: choose {', '.join(info.tasks)}")
-    device = device_here(point.device, num_ranks=num_ranks)
+    device = _device(point)
     precision = ("bf16" if device == "cuda" else "fp32") if point.precision == AUTO else point.precision
     return bench_request(
         catalog, model=point.model, layout=layout, precision=precision, seq_len=point.seq, task=task,
