@@ -61,11 +61,15 @@ class Linter:
     def _applicable_rules(self, script: Script) -> dict[str, LintRule]:
         rules = known_rules()
         selected = self.settings.selected_rules(rules, script.path)
-        return {name: rule for name, rule in rules.items() if name in selected and self._applies(rule, script)}
+        is_job = script.has_header or bool(script.overrides)
+        return {
+            name: rule
+            for name, rule in rules.items()
+            if name in selected and (is_job or not rule.needs_header) and self._applies(rule)
+        }
 
-    def _applies(self, rule: LintRule, script: Script) -> bool:
-        if rule.needs_header and not script.has_header and not script.overrides:
-            return False
+    def _applies(self, rule: LintRule) -> bool:
+        """Whether the rule is for this site and this version of Slurm."""
         site = self.context.site
         if rule.sites and (site is None or site.id not in rule.sites):
             return False

@@ -158,6 +158,7 @@ def _inner_launches(script: Script) -> dict[tuple[int, int, str], list[Launch]]:
     return inner
 
 
+@lru_cache(maxsize=1024)
 def has_unknown_options(launch: Launch) -> bool:
     """Whether a variable that the script does not set may hold options of a launcher: `srun $FLAGS python`."""
     for word in launch.command.words:
@@ -237,6 +238,7 @@ def _folded(node: ast.expr) -> int:
     raise ValueError("not a sum of whole numbers")
 
 
+@lru_cache(maxsize=1024)
 def step_nodes(script: Script, step: Launch) -> int | None:
     """Nodes of a step; None: unknown."""
     if step.has("nodes"):
@@ -247,6 +249,7 @@ def step_nodes(script: Script, step: Launch) -> int | None:
     return None if has_unknown_options(step) else script.num_nodes
 
 
+@lru_cache(maxsize=1024)
 def step_tasks_per_node(script: Script, step: Launch) -> int | None:
     """Tasks of a step on each node; None: unknown."""
     if step.has("ntasks-per-node"):
@@ -265,6 +268,7 @@ def step_total(script: Script, step: Launch) -> int | None:
     return nodes * per_node if nodes and per_node else None
 
 
+@lru_cache(maxsize=1024)
 def ranks_per_launcher(script: Script, launch: Launch) -> int | None:
     """Processes that one call of torchrun, deepspeed or accelerate starts; None: unknown."""
     option = launch.option(*PER_NODE)

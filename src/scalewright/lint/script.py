@@ -65,7 +65,7 @@ class Script:
         first = self.lines[0].removeprefix(BYTE_ORDER_MARK) if self.lines else ""
         return first if first.startswith("#!") else ""
 
-    @property
+    @cached_property
     def has_header(self) -> bool:
         """Whether it has any directive, effective or not."""
         return bool(self.directives)
@@ -144,7 +144,7 @@ class Script:
         per_node, nodes = self.gpus_per_node, self.num_nodes
         return per_node * nodes if per_node is not None and nodes is not None else None
 
-    @property
+    @cached_property
     def asks_for_gpus(self) -> bool:
         """Whether any option requests GPUs, even if their number is unknown."""
         names = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")

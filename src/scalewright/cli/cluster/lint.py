@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from scalewright.lint.script import Script
     from scalewright.records.types import Severity
 
+_OBJECTS_PER_COLLECTION = 200_000
+"""New objects after which Python looks for garbage: those of about twenty scripts."""
 Scripts = Annotated[
     list[str] | None,
     typer.Argument(metavar="SCRIPT...", help="Job scripts, or - for standard input.", show_default=False),
@@ -118,6 +121,8 @@ def run(
         shown_from=shown_from,
         is_folded=is_folded,
     )
+    gc.freeze()  # what is loaded stays; looking through it for every few scripts takes a fifth of the time
+    gc.set_threshold(_OBJECTS_PER_COLLECTION)
     for name in dict.fromkeys(scripts):
         call.check_file(name, is_fixed=fix or diff, is_written=fix and not diff)
     call.print_and_exit(output_format, is_diff=diff)

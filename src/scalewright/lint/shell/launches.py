@@ -28,9 +28,9 @@ class LaunchOption:
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Launch:
-    """One program that starts another."""
+    """One program that starts another; two launches are never equal, so that what is known of one can be cached."""
 
     tool: str
     """srun, mpirun, torchrun, deepspeed, accelerate, apptainer, singularity, python, ..."""

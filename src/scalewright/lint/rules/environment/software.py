@@ -23,6 +23,11 @@ _SECRET_TEXT = re.compile(
     r"(?:[A-Z_]{0,40}(?:API_KEY|TOKEN|SECRET|PASSWORD)=['\"]?[0-9a-f]{32,64}\b)|"
     r"glpat-[A-Za-z0-9_-]{18,}|AKIA[0-9A-Z]{16}|xox[bap]-[A-Za-z0-9-]{20,}|AIza[0-9A-Za-z_-]{35})"
 )
+_SECRET_MARKS = (
+    "hf_", "wandb", "sk-", "gh", "API_KEY=", "TOKEN=", "SECRET=", "PASSWORD=", "glpat-", "AKIA", "xox", "AIza",
+    "sshpass",
+)  # fmt: skip
+"""Every secret that the patterns match holds one of these."""
 _LOGIN = re.compile(
     r"\bwandb\s+login\s+(?:--\S{1,60}\s+){0,4}([0-9a-f]{40}|[A-Za-z0-9_]{40,100})|\bsshpass\s+-p\s*['\"]?([^\s'\"$]{4,100})"
 )
@@ -52,6 +57,8 @@ def secret_in_script(script: Script, context: Context) -> Iterator[Hit]:
             f"{assignment.name} holds a secret ({value[:3]}..., {len(value)} characters)",
             next_step="move it to a file that only you can read, and replace the secret: others may have seen it",
         )
+    if not any(mark in script.text for mark in _SECRET_MARKS):
+        return
     for pattern in (_SECRET_TEXT, _LOGIN):
         for match in pattern.finditer(script.text):
             line, _ = script.place(match.start())

@@ -24,6 +24,10 @@ _LIBFABRIC = re.compile(r"\bFI_PROVIDER=|\bFI_EFA_|\bFI_CXI_|aws-ofi|ofi-nccl|of
 """NCCL reaches the fabric through libfabric, and InfiniBand verbs are off for that reason."""
 
 
+def _uses_libfabric(script: Script) -> bool:
+    return _LIBFABRIC.search(code_of(script)) is not None
+
+
 @rule(
     id="nccl-transport-off",
     severity="warning",
@@ -36,7 +40,6 @@ _LIBFABRIC = re.compile(r"\bFI_PROVIDER=|\bFI_EFA_|\bFI_CXI_|aws-ofi|ofi-nccl|of
 )
 def nccl_transport_off(script: Script, context: Context) -> Iterator[Hit]:
     fabric = context.site.fabric if context.site else "unknown"
-    by_libfabric = _LIBFABRIC.search(code_of(script)) is not None
     over_sockets = (_value(script, "NCCL_NET") or "").lower() == "socket"
     for assignment in script.assignments:
         name = _name_in_container(assignment)
@@ -45,7 +48,9 @@ def nccl_transport_off(script: Script, context: Context) -> Iterator[Hit]:
         single = name in ("NCCL_IB_DISABLE", "NCCL_NET") and script.num_nodes == 1
         if assignment.value.text.lower() not in _OFF[name] or single:
             continue
-        if name == "NCCL_IB_DISABLE" and (fabric in ("slingshot", "ethernet") or over_sockets or by_libfabric):
+        if name == "NCCL_IB_DISABLE" and (
+            fabric in ("slingshot", "ethernet") or over_sockets or _uses_libfabric(script)
+        ):
             continue
         if name == "NCCL_NET":
             if fabric == "ethernet":

@@ -112,7 +112,10 @@ def _is_reported(ports: tuple[Assignment, ...], port: str) -> bool:
 
 def _is_searched(script: Script, name: str) -> bool:
     """Whether the port is only the start of a search for a free one."""
-    return re.search(rf"\(\(\s*{name}\s*(?:\+\+|\+=)|\b{name}=\$\(\(\s*\$?{name}\s*\+", code_of(script)) is not None
+    code = code_of(script)
+    if f"{name}++" not in code and f"{name} ++" not in code and f"{name}+" not in code and f"{name} +" not in code:
+        return False
+    return re.search(rf"\(\(\s*{name}\s*(?:\+\+|\+=)|\b{name}=\$\(\(\s*\$?{name}\s*\+", code) is not None
 
 
 def _launches_ranks(work: WorkCommand) -> bool:

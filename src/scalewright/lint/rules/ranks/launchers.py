@@ -9,6 +9,7 @@ from scalewright.lint.job_facts import (
     DISTRIBUTED,
     code_of,
     has_unknown_options,
+    mentions,
     number,
     own_words,
     step_nodes,
@@ -79,7 +80,7 @@ def nodes_train_apart(script: Script, context: Context) -> Iterator[Hit]:
         if step is None or (nodes or 1) < 2 or has_unknown_options(launch) or launch.has(*_NODE_OPTIONS[launch.tool]):
             continue
         outermost = launch.command.parent or launch.command
-        if re.search(_NODES_IN_ENVIRONMENT, code_of(script)):
+        if mentions(script, _NODES_IN_ENVIRONMENT):
             continue
         if re.search(_WORK_BY_NODE, script.text[outermost.start : outermost.end]):
             continue
