@@ -9,6 +9,7 @@ from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.readers.flight.dump import dump_from
 from scalewright.observe.readers.flight.plain_pickle import MOST_BYTES, PlainPickleError, plain_value, starts_as_pickle
 from scalewright.observe.readers.source import Head, Source
+from scalewright.records.documents import finite_float
 
 _MARKS = (b"entries", b"pg_config", b"pg_status", b"profiling_name", b"collective_seq_id", b"record_id")
 LEAST_MARKS = 2
@@ -52,6 +53,6 @@ def _document(data: bytes) -> tuple[Any, str]:
         except PlainPickleError as error:
             return error.partial, str(error)
     try:
-        return json.loads(data), ""
+        return json.loads(data, parse_float=finite_float, parse_constant=finite_float), ""
     except (ValueError, RecursionError) as error:
         return None, f"not JSON: {error}"
