@@ -64,7 +64,8 @@ def run_job(
         _begin_work(job)
         run = _Run(job, backend, on_progress)
         result = run.all_phases()
-        write_document(out / RESULT_NAME, result)
+        with writing(out):
+            write_document(out / RESULT_NAME, result)
         if not keep_work:
             shutil.rmtree(out / WORK_NAME, ignore_errors=True)
     return result
@@ -86,8 +87,9 @@ def _held(out: Path) -> Iterator[None]:
             ) from error
         except OSError:
             pass  # a file system without locks
-        os.ftruncate(handle, 0)
-        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        with writing(path):
+            os.ftruncate(handle, 0)
+            os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
         yield
     finally:
         os.close(handle)
@@ -142,7 +144,8 @@ class _Run:
 
     def phase(self, name: str, num_tasks: int, **plan: Any) -> list[dict[str, Any]]:
         """Run the tasks of a phase that are not done; the summaries of all."""
-        write_phase_plan(self.work, name, {"num_tasks": num_tasks, **plan})
+        with writing(self.work):
+            write_phase_plan(self.work, name, {"num_tasks": num_tasks, **plan})
         files = TaskFiles(self.work, name)
         todo = tuple(number for number in range(num_tasks) if not files.is_done(number))
         num_done = num_tasks - len(todo)
