@@ -118,6 +118,23 @@ CASES = {
     "nodes without internet": (
         f"{FRAMES}OSError: We couldn't connect to 'https://huggingface.co' to load this file\n",
         "missing-file", "login node"),
+    "Composer": ("ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.\n", "rank-killed", "/dev/shm"),
+    "the launcher of DeepSpeed": (
+        "[launch.py:325:sigkill_handler] ['python', 'train.py', '--local_rank=7'] exits with return code = -9\n",
+        "rank-killed", "OOM killer"),
+    "Open MPI": (
+        "mpirun noticed that process rank 3 with PID 0 on node g07 exited on signal 9 (Killed).\n",
+        "rank-killed", "rank 3 on g07"),
+    "MPICH": ("=   RANK 5 PID 23 RUNNING AT n3\n=   KILLED BY SIGNAL: 9 (Killed)\n", "rank-killed", "rank 5 on n3"),
+    "accelerate": (
+        "subprocess.CalledProcessError: Command '['python', 'train.py']' died with <Signals.SIGKILL: 9>.\n",
+        "rank-killed", "OOM killer"),
+    "the coordination service of JAX": (
+        "coordination_service.cc:954] /job:jax_worker/replica:0/task:37 has been set to ERROR in coordination service: "
+        "UNAVAILABLE: Task /job:jax_worker/replica:0/task:37 heartbeat timeout.\n", "rank-killed", "rank 37"),
+    "a device of Intel that is lost": (
+        f"{FRAMES}RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)\n",
+        "device-error", ""),
     "PBS": ("=>> PBS: job killed: walltime 3621 exceeded limit 3600\n", "time-limit", ""),
     "LSF": ("TERM_RUNLIMIT: job killed after reaching LSF run time limit.\n", "time-limit", ""),
 }  # fmt: skip

@@ -44,7 +44,7 @@ CAUSE_WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
          r"|invalid (user ?name|token|credentials)|api key not (found|configured)|no api[- ]key"),
         ("wrong-checkpoint",
          r"error\(s\) in loading state_dict|size mismatch for \S+"
-         r"|(missing|unexpected) key\(?s?\)? in (the )?state_dict"
+         r"|(missing|unexpected) key\(?s?\)? in (the )?(checkpoint )?state_dict"
          r"|checkpoint.{0,60}(world size|parallel size|number of (ranks|gpus|partitions))"
          r"|zero checkpoint.{0,80}(dp|data parallel)"),
         ("wrong-configuration-key",
@@ -82,10 +82,10 @@ CAUSE_WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("double-launch",
          r"address already in use|is in use: set MASTER_PORT|\bEADDRINUSE\b"),
         ("device-error",
-         r"\bxid\b|uncorrectable ecc|fallen off the bus|illegal memory access|unspecified launch failure"
-         r"|device-side assert|misaligned address|memory access fault by gpu|HSA_STATUS_ERROR|ECC error"
-         r"|(CUDA|HIP) error: (unknown error|an illegal|hardware|unspecified)|hipErrorIllegal"
-         r"|CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)|nvlink.{0,40}(error|fatal)|gpu is lost"
+         r"ERROR_DEVICE_LOST|\bxid\b|uncorrectable ecc|fallen off the bus|illegal memory access"
+         r"|unspecified launch failure|device-side assert|misaligned address|memory access fault by gpu"
+         r"|HSA_STATUS_ERROR|ECC error|(CUDA|HIP) error: (unknown error|an illegal|hardware|unspecified)"
+         r"|hipErrorIllegal|CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)|nvlink.{0,40}(error|fatal)|gpu is lost"
          r"|unable to determine the device handle|system not yet initialized|cudaErrorSystemNotReady"
          r"|CUBLAS_STATUS_(EXECUTION_FAILED|NOT_INITIALIZED|INTERNAL_ERROR)|cuInit returned error"
          r"|CUDA unknown error|CUDA_ERROR_UNKNOWN|hipErrorLaunchFailure|GPU core ?dump|device .{0,20}(hang|is hung)"
@@ -95,10 +95,10 @@ CAUSE_WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
          r"|transport retry|NET/\w+.{0,60}(completed with error|register memory|new endpoint.{0,40}failed)"
          r"|vendor err \d+|cxi\w*:.{0,120}(error|fail)"),
         ("hang",
-         r"notify register .{0,60}tim(es|ed) ?out|hccl.{0,60}tim(e|ed|es) ?out|timed out waiting \d+ ?ms for"
-         r"|timeout waiting for key|wait timeout after \d+|store->get\(.{0,40}timeout|monitoredBarrier"
-         r"|ran for \d+ milliseconds before timing out|socket timeout"
-         r""),
+         r"heartbeat monitor timed out|watchdog got stuck|notify register .{0,60}tim(es|ed) ?out"
+         r"|hccl.{0,60}tim(e|ed|es) ?out|timed out waiting \d+ ?ms for|timeout waiting for key"
+         r"|wait timeout after \d+|store->get\(.{0,40}timeout|monitoredBarrier"
+         r"|ran for \d+ milliseconds before timing out|socket timeout"),
         ("rendezvous-refused",
          r"connection refused|\bECONNREFUSED\b|Rendezvous(Timeout|Connection|Closed)\w*Error"
          r"|client socket has timed out|call to connect.{0,40}(timed? ?out|failed)|connect to .{0,60} failed"

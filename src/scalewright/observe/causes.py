@@ -75,7 +75,7 @@ _ECHO = re.compile(
     r"nccl communicator was aborted|NCCL error in:|unhandled (system|cuda) error|ncclInternalError"
     r"|connection (closed|reset) by (peer|remote)|broken pipe|remote process exited"
     r"|ncclRemoteError|ncclSystemError|socket timeout|peer.{0,30}(closed|disconnect|lost)"
-    r"|watchdog caught|DistBackendError|DistNetworkError|heartbeat monitor|ActorDiedError|WorkerCrashedError"
+    r"|watchdog caught|DistBackendError|DistNetworkError|ActorDiedError|CalledProcessError|WorkerCrashedError"
     r"|lost connection|not all ranks|another rank|other ranks?|gloo.{0,200}(closed|reset|timed out|timeout)"
     r"|taking the entire process down|exception \(either an error or timeout\) detected by watchdog",
     re.IGNORECASE,

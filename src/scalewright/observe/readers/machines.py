@@ -13,6 +13,7 @@ from scalewright.observe.readers.devices.smi_xml import SmiXmlReader
 from scalewright.observe.readers.flight.reader import FlightReader
 from scalewright.observe.readers.reader import LineReader, Reader
 from scalewright.observe.readers.scheduler.job_tables import JobTableReader
+from scalewright.observe.readers.scheduler.launchers import LauncherReader
 from scalewright.observe.readers.scheduler.other_schedulers import OtherSchedulerReader
 from scalewright.observe.readers.scheduler.slurm_lines import SlurmLineReader
 from scalewright.observe.readers.scheduler.torchrun import TorchrunReader
@@ -26,7 +27,7 @@ def machine_whole_readers() -> list[Reader]:
 
 def machine_line_readers() -> list[LineReader]:
     return [
-        TracebackReader(), TorchrunReader(), SlurmLineReader(), OtherSchedulerReader(),
+        TracebackReader(), TorchrunReader(), SlurmLineReader(), OtherSchedulerReader(), LauncherReader(),
         WatchdogReader(), NcclLogReader(), NcclTestsReader(),
         InspectorReader(), KernelLogReader(), SystemErrorReader(), JobTableReader(), NvidiaSmiReader(), RocmSmiReader(),
         CommandErrorReader(),

@@ -247,7 +247,7 @@ def _bare_text(line: Line) -> str:
 
 def memory_values(text: str) -> dict[str, float | str]:
     """Sizes that an allocator names; empty if the text is not about a device without memory."""
-    if not _OF_MEMORY.search(text) or not re.search(r"CUDA|HIP|XPU|GPU|cuda|OutOfMemoryError", text):
+    if not _OF_MEMORY.search(text) or not re.search(r"CUDA|HIP|XPU|NPU|GPU|cuda|OutOfMemoryError", text):
         return {}
     values: dict[str, float | str] = {}
     for name, pattern in _MEMORY.items():
