@@ -203,8 +203,9 @@ def stack_notes(work: EngineWork) -> tuple[str, ...]:
     framework = work.info.frameworks[0] if work.info.frameworks else ""
     if planned_with == work.info.stack or not framework:
         return ()
-    title = work.info.title
-    return (f"the plan's times are those of stack {planned_with}: plan with --emit {framework} for {title}'s",)
+    return (
+        f"the plan's times are those of stack {planned_with}: plan with --emit {framework} for times of this engine",
+    )
 
 
 def engine_interpreter(given: str, options: Mapping[str, Any], site: Site, info: EngineInfo) -> str:
