@@ -15,7 +15,7 @@ from scalewright.engines.info import find_engine
 from scalewright.engines.nearest import rendered
 from scalewright.engines.plan_job import EngineWork, engine_interpreter, engine_job_request
 from scalewright.engines.types import EngineRequest, optimizer_of
-from scalewright.launch.plan_job import PlannedRun
+from scalewright.launch.plan_job import PlanOutline
 from scalewright.launch.script.render import render
 from scalewright.sites.types import Site
 from scalewright.workload.layout import parse_layout
@@ -65,7 +65,7 @@ def engine_work(engine: str, site: Site, **changes: Any) -> EngineWork:
     entry = site.engine(engine)
     own = "" if entry is not None and (entry.container or entry.modules) else "/project/env/bin/python"
     request = replace(request, engine_python=engine_interpreter(own, {}, site, info))
-    planned = PlannedRun(
+    planned = PlanOutline(
         plan_id="0" * 12, system=site.system or "", num_nodes=request.num_nodes, gpus_per_node=request.num_local_gpus,
         predicted_s=7200.0, checkpoint_s=10.0,
         prediction={"step_time_s": 5.0, "input": {"stack": info.stack}},

@@ -18,7 +18,7 @@ from scalewright.engines.nearest import rendered
 from scalewright.engines.types import EngineDevice, EngineJob, EngineRequest, optimizer_of
 from scalewright.errors import ConfigError, DocumentError
 from scalewright.launch.plan_job import (
-    PlannedRun,
+    PlanOutline,
     check_site,
     planned_notice_s,
     planned_run,
@@ -48,7 +48,7 @@ class EngineWork:
     request: EngineRequest
     job: EngineJob
     plan: dict[str, Any]
-    planned: PlannedRun
+    planned: PlanOutline
 
     @property
     def run(self) -> EngineRun:

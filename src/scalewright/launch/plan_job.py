@@ -31,7 +31,7 @@ SAVES_PER_NOTICE = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedRun:
+class PlanOutline:
     """The run of a plan: its nodes, its times and its prediction, whatever program trains."""
 
     plan_id: str
@@ -46,7 +46,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedJob(PlannedRun):
+class PlannedJob(PlanOutline):
     """The job that runs a plan with our reference training."""
 
     config: LanguageRun
@@ -84,12 +84,12 @@ def planned_job(plan: dict[str, Any], *, where: str, device: DeviceKind = "cuda"
 
 def planned_run(
     plan: dict[str, Any], best: dict[str, Any], whole: dict[str, Any], *, where: str, notes: tuple[str, ...] = ()
-) -> PlannedRun:
+) -> PlanOutline:
     """Nodes and times of the run of a plan's best layout."""
     try:
         per_node = int(best["input"]["machine"]["gpus_per_node"])
         num_gpus, num_nodes = int(plan["num_gpus"]), int(plan["num_nodes"])
-        run = PlannedRun(
+        run = PlanOutline(
             notes=notes,
             plan_id=str(plan["id"]),
             system=str(plan["system"]).partition("/")[0],
@@ -150,7 +150,7 @@ def check_node_size(gpus_per_node: int, site: Site) -> None:
         )
 
 
-def check_site(job: PlannedRun, site: Site) -> tuple[str, ...]:
+def check_site(job: PlanOutline, site: Site) -> tuple[str, ...]:
     """The notes of a plan on a site, with one if the plan is for another system. Refuses a plan with larger nodes."""
     check_node_size(job.gpus_per_node, site)
     if site.system is not None and job.system != site.system:
@@ -158,7 +158,7 @@ def check_site(job: PlannedRun, site: Site) -> tuple[str, ...]:
     return job.notes
 
 
-def planned_walltime_s(job: PlannedRun, site: Site, *, partition: str, qos: str) -> tuple[int, tuple[str, ...]]:
+def planned_walltime_s(job: PlanOutline, site: Site, *, partition: str, qos: str) -> tuple[int, tuple[str, ...]]:
     """The time limit to request, at most the longest that the site allows, and notes about it."""
     needed_s = max(math.ceil(MARGIN * job.predicted_s / MINUTE_S) * MINUTE_S, SHORTEST_S)
     limit = longest_s(
@@ -180,7 +180,7 @@ def planned_walltime_s(job: PlannedRun, site: Site, *, partition: str, qos: str)
     return limit_s, (note,)
 
 
-def planned_notice_s(job: PlannedRun, walltime_s: int) -> int:
+def planned_notice_s(job: PlanOutline, walltime_s: int) -> int:
     """Time to save before the end: at least two minutes, but at most a quarter of the job."""
     step_s = float(job.prediction["step_time_s"])
     needed_s = max(120.0, 60.0 + step_s + SAVES_PER_NOTICE * job.checkpoint_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,11 +112,6 @@ def run(
     catalog: CatalogFolder = None,
 ) -> None:
     """Submit a plan or a command as a job. Exit 1: over the limit; 3: sbatch is missing or refuses."""
-    from scalewright.errors import ConfigError
-    from scalewright.launch.single_job import check_limit, job_request, num_gpu_hours, planned_gpu_hours, read_work
-    from scalewright.sites.current import site_named
-    from scalewright.sites.walltime import parse_walltime_s
-
     options: dict[str, Any] = {
         "account": account, "partition": partition, "qos": qos, "constraint": constraint, "reservation": reservation,
         "switches": switches, "mig": mig, "launcher": _choice("--launcher", launcher, ("auto", "srun", "torchrun")),
@@ -128,41 +123,87 @@ def run(
     }  # fmt: skip
     of_engine = {"task": task, "data": data, "load": load, "tokenizer": tokenizer, "engine_dir": engine_dir,
                  "python": python}  # fmt: skip
-    if engine:
-        from scalewright.cli.cluster.engine_job import launch_engine
-
-        if array is not None or nodes is not None or gpus_per_node or ray:
-            raise ConfigError(
-                "a plan is one job with nodes of its own: leave out --array, --nodes, --gpus-per-node, --ray"
-            )
-        launch_engine(
-            engine, tuple(words or ()), site_named(site, catalog), options, catalog, of_engine=of_engine,
-            settings=_pairs("--set", set_), walltime_s=parse_walltime_s(time) if time else None, name=name,
-            run_dir=run_dir, device=_choice("--device", device, ("auto", "cpu", "cuda")), force=force,
-            limit_gpu_hours=limit_gpu_hours, dry_run=dry_run, as_json=as_json,
-        )  # fmt: skip
-        return
-    unused = [flag for flag, value in (*of_engine.items(), ("set", set_)) if value]
-    if unused:
-        raise ConfigError(
-            f"--{unused[0].replace('_', '-')} belongs to an engine: name it with --engine, or leave it out"
-        )
-    work = read_work(tuple(words or ()), _choice("--device", device, ("auto", "cpu", "cuda")))  # type: ignore[arg-type]
-    if work.planned is not None and ray:
-        raise ConfigError("a plan starts its own ranks: leave out --ray, or give a program of Ray after --")
-    if work.planned is not None and array is not None:
-        raise ConfigError("a plan is one job: leave out --array, or give a command after --")
-    profile = site_named(site, catalog)
-    walltime_s = parse_walltime_s(time) if time else None
-    request = job_request(
-        work, profile, options, num_nodes=nodes, gpus_per_node=gpus_per_node, walltime_s=walltime_s, name=name,
-        run_dir=run_dir,
+    flags = LaunchFlags(
+        words=tuple(words or ()), site=site, nodes=nodes, gpus_per_node=gpus_per_node, device=device, time=time,
+        name=name, array=array, width=width, limit_gpu_hours=limit_gpu_hours, force=force, run_dir=run_dir,
+        dry_run=dry_run, as_json=as_json, catalog=catalog,
     )  # fmt: skip
-    request, items = _with_array(request, array, width)
+    if engine:
+        _run_engine(engine, flags, options, of_engine, _pairs("--set", set_))
+    else:
+        _run_job(flags, options, [name for name, value in (*of_engine.items(), ("set", set_)) if value])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFlags:
+    """Options of launch that are no fields of the job's request."""
+
+    words: tuple[str, ...]
+    site: str
+    nodes: int | None
+    gpus_per_node: int
+    device: str
+    time: str
+    name: str
+    array: Path | None
+    width: int
+    limit_gpu_hours: float | None
+    force: bool
+    run_dir: Path | None
+    dry_run: bool
+    as_json: bool
+    catalog: Path | None
+
+    @property
+    def walltime_s(self) -> int | None:
+        from scalewright.sites.walltime import parse_walltime_s
+
+        return parse_walltime_s(self.time) if self.time else None
+
+
+def _run_engine(
+    engine: str, flags: LaunchFlags, options: dict[str, Any], of_engine: dict[str, str], settings: dict[str, str]
+) -> None:
+    """Run a plan with an engine."""
+    from scalewright.cli.cluster.engine_job import launch_engine
+    from scalewright.errors import ConfigError
+    from scalewright.sites.current import site_named
+
+    if flags.array is not None or flags.nodes is not None or flags.gpus_per_node or options["ray"]:
+        raise ConfigError("a plan has its own nodes: leave out --array, --nodes, --gpus-per-node and --ray")
+    launch_engine(
+        engine, flags.words, site_named(flags.site, flags.catalog), options, flags.catalog, of_engine=of_engine,
+        settings=settings, walltime_s=flags.walltime_s, name=flags.name, run_dir=flags.run_dir,
+        device=_choice("--device", flags.device, ("auto", "cpu", "cuda")), force=flags.force,
+        limit_gpu_hours=flags.limit_gpu_hours, dry_run=flags.dry_run, as_json=flags.as_json,
+    )  # fmt: skip
+
+
+def _run_job(flags: LaunchFlags, options: dict[str, Any], of_engine: list[str]) -> None:
+    """Run a plan with our reference training, or any command."""
+    from scalewright.errors import ConfigError
+    from scalewright.launch.single_job import check_limit, job_request, num_gpu_hours, planned_gpu_hours, read_work
+    from scalewright.sites.current import site_named
+
+    if of_engine:
+        flag = of_engine[0].replace("_", "-")
+        raise ConfigError(f"--{flag} belongs to an engine: name it with --engine, or leave it out")
+    work = read_work(flags.words, _choice("--device", flags.device, ("auto", "cpu", "cuda")))  # type: ignore[arg-type]
+    if work.planned is not None and options["ray"]:
+        raise ConfigError("a plan starts its own ranks: leave out --ray, or give a program of Ray after --")
+    if work.planned is not None and flags.array is not None:
+        raise ConfigError("a plan is one job: leave out --array, or give a command after --")
+    profile = site_named(flags.site, flags.catalog)
+    request = job_request(
+        work, profile, options, num_nodes=flags.nodes, gpus_per_node=flags.gpus_per_node, walltime_s=flags.walltime_s,
+        name=flags.name, run_dir=flags.run_dir,
+    )  # fmt: skip
+    request, items = _with_array(request, flags.array, flags.width)
     hours = num_gpu_hours(work, request, profile, num_items=len(items))
     goes_on = work.plan if request.requeue else None
-    check_limit(hours if goes_on is None else planned_gpu_hours(goes_on), None if force else limit_gpu_hours)
-    _finish(work, request, items, profile, catalog, hours=hours, dry_run=dry_run, as_json=as_json)
+    limit = None if flags.force else flags.limit_gpu_hours
+    check_limit(hours if goes_on is None else planned_gpu_hours(goes_on), limit)
+    _finish(work, request, items, profile, flags.catalog, hours=hours, dry_run=flags.dry_run, as_json=flags.as_json)
 
 
 def _finish(

@@ -112,10 +112,10 @@ class EngineKind:
     def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:
         point = parse_options(_OPTIONS, options, where=where)
         shared = ("model", "layout", "system", "partition", "precision", "seq")
-        asked: dict[str, Value] = {name: getattr(point, name) for name in shared}
+        chosen: dict[str, Value] = {name: getattr(point, name) for name in shared}
         if point.engine != OWN:
-            asked["stack"] = _stack(catalog, point, find_engine(point.engine), _device(point))
-        return predict_point(catalog, asked, where=where)
+            chosen["stack"] = _stack(catalog, point, find_engine(point.engine), _device(point))
+        return predict_point(catalog, chosen, where=where)
 
     def stored_prediction(self, prediction: dict[str, Any]) -> Outcome:
         return stored_training_prediction(prediction)
