@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from tests.conftest import Cli
 from tests.engine_runs.conftest import Bench, losses
+from tests.engine_runs.test_engine_runs import check_run
 
 pytestmark = pytest.mark.engines
 MOST_APART = 1e-3
 
 
+@pytest.mark.timeout(600)
 def test_the_first_losses_agree(bench: Bench, weights: Path, cli: Cli, tmp_path: Path) -> None:
     load = ("--load", str(weights))
     ours = tmp_path / "ours"
@@ -24,8 +26,10 @@ def test_the_first_losses_agree(bench: Bench, weights: Path, cli: Cli, tmp_path:
     assert len(expected) == 4
     for run in (
         bench("torchtitan", "dp=2,mbs=2,gbs=8,zero=3", *load),
+        bench("torchtitan", "tp=2,mbs=2,gbs=8,sp=1", *load),
         bench("deepspeed", "dp=2,mbs=2,gbs=8,zero=1", *load),
     ):
+        check_run(run, run.parent.name, steps=4, cli=cli)
         assert losses(run) == pytest.approx(expected, abs=MOST_APART)
 
 

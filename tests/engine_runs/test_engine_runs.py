@@ -31,13 +31,6 @@ def check_run(run: Path, engine: str, *, steps: int, cli: Cli) -> dict[str, floa
     return {row["name"]: row["measured"] for row in summary["comparisons"]}
 
 
-def test_torchtitan_with_tensor_parallelism(bench: Bench, cli: Cli) -> None:
-    run = bench("torchtitan", "tp=2,mbs=2,gbs=8,sp=1")
-    numbers = check_run(run, "torchtitan", steps=4, cli=cli)
-    assert numbers["tokens_per_s"] == pytest.approx(8 * 32 / numbers["step_time"], rel=0.5)
-    assert losses(run)[-1] < losses(run)[0]
-
-
 @pytest.mark.parametrize("zero", [2, 3])
 def test_deepspeed_shards_gradients_and_weights(zero: int, bench: Bench, cli: Cli) -> None:
     run = bench("deepspeed", f"{TWO},zero={zero}")
