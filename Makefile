@@ -40,6 +40,7 @@ soak: ## lint 100,000 fuzzed scripts, read 60,000 mutated inputs of each kind, r
 	@$(PY) tests/data/sandbox/soak.py 10000
 	@$(PY) tests/killed_roles.py 200
 	@SCALEWRIGHT_TEST_KILLS=200 $(PY) -m pytest tests/kills/test_hybrid_kills.py -k at_random
+	@SCALEWRIGHT_TEST_KILLS=20 $(PY) -m pytest tests/kills/test_data_kills.py -k again_and_again
 	@SCALEWRIGHT_TEST_KILLS=1000 $(PY) -m pytest -o timeout=0 tests/kills/test_checkpoint_kills.py -k lose_nothing
 	@$(PY) benchmarks/fault_suite.py --folder runs/faults-$$(date +%Y%m%dT%H%M%S)
 	@$(PY) tools/run_tiers.py --tier unit --tier ranks --tier kills --minutes $(SOAK_MINUTES)

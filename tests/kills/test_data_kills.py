@@ -17,7 +17,7 @@ import pytest
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
-NUM_KILLS = int(os.environ.get("SCALEWRIGHT_DATA_KILLS", "4"))
+NUM_KILLS = int(os.environ.get("SCALEWRIGHT_TEST_KILLS", "4"))
 """The soak sets 20."""
 PIPELINE = """schema = "scalewright.data-pipeline/1"
 [read]
