@@ -77,7 +77,7 @@ idle while they wait; the browser and static checks need no exact times. What me
 first of a group prints as it goes, the others at their end."""
 # Per tier: the programs it needs, each with the packages that bring it.
 PROGRAMS: dict[str, dict[str, tuple[str, ...]]] = {
-    "unit": {"shellcheck": ("shellcheck",)},
+    "unit": {"shellcheck": ("shellcheck",), "mksquashfs": ("squashfs-tools",), "squashfuse": ("squashfuse",)},
     "slurm": {
         "slurmctld": ("slurmctld",),
         "slurmd": ("slurmd",),
