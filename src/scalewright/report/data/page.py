@@ -16,7 +16,7 @@ from scalewright.report.data.terminal import duration_words, funnel_rows, rate_b
 STYLES = ("study.css", "data_set.css")
 NODES = (1, 2, 4, 8, 16, 32, 64)
 CORES_PER_NODE = 64
-FORECAST_BYTES = (1e12, 20e12)
+FORECAST_BYTES = {"1 TB": 1e12, "20 TB": 20e12}
 
 
 def data_page(result: dict[str, Any], name: str) -> str:
@@ -33,7 +33,7 @@ def data_page(result: dict[str, Any], name: str) -> str:
         title=f"Data set {name}", version=__version__, css=Markup("\n".join(map(_page_text, STYLES))), it=result,
         facts=_facts(result), funnel=_funnel(result), reasons=_reasons(result), kept=_kept(result),
         clusters=_clusters(result), lengths=_lengths(result), rates=_rates(result), forecast=_forecast(result),
-        cores_per_node=CORES_PER_NODE, forecast_sizes=[units.format(size, units.BYTES) for size in FORECAST_BYTES],
+        cores_per_node=CORES_PER_NODE, forecast_sizes=list(FORECAST_BYTES),
     )  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def _forecast(result: dict[str, Any]) -> list[dict[str, Any]]:
             "nodes": nodes,
             "hours": [
                 f"{cost.hours(input_bytes=size, num_nodes=nodes, cores_per_node=CORES_PER_NODE):.3g}"
-                for size in FORECAST_BYTES
+                for size in FORECAST_BYTES.values()
             ],
         }
         for nodes in NODES

@@ -28,8 +28,8 @@ class PipelineCost:
 def pipeline_cost(result: dict[str, Any]) -> PipelineCost | None:
     """Of a finished data set; None if nothing was read or measured."""
     read_bytes = result["steps"].get("read", {}).get("bytes_in", 0)
-    core_s = sum(step["cpu_s"] for step in result["steps"].values()) + result["write_cpu_s"]
+    serial_s = sum(one["cpu_s"] for one in result["phases"] if one["name"].startswith(SERIAL_PREFIX))
+    core_s = sum(one["cpu_s"] for one in result["phases"]) - serial_s
     if not read_bytes or not core_s:
         return None
-    serial_s = sum(phase["wall_s"] for phase in result["phases"] if phase["name"].startswith(SERIAL_PREFIX))
     return PipelineCost(core_s_per_byte=core_s / read_bytes, serial_s_per_byte=serial_s / read_bytes)

@@ -29,7 +29,7 @@ def read_result(folder: Path) -> dict[str, Any]:
 
 def build_result(
     job: DataJob, work: Path, *, cleaned: list[dict[str, Any]], finished: list[dict[str, Any]],
-    shards: list[dict[str, Any]], clusters: dict[str, Any], wall_s: dict[str, float], num_workers: int,
+    shards: list[dict[str, Any]], clusters: dict[str, Any], phases: list[dict[str, Any]], num_workers: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Everything that is worth keeping once the work folder is gone."""
     tallies = [one["steps"] for one in [*cleaned, *finished]]
@@ -51,7 +51,7 @@ def build_result(
         "num_aside": _write_aside(job, work, cleaned),
         "clusters": _with_texts(clusters, work),
         "lengths": _lengths(finished) if job.pipeline.tokenise is not None else [],
-        "phases": [{"name": name, "wall_s": seconds} for name, seconds in wall_s.items()],
+        "phases": phases,
         "write_cpu_s": sum(one["cpu_s"] for one in shards),
         "num_workers": num_workers,
     }

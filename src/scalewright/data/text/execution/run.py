@@ -140,7 +140,7 @@ class _Run:
     def __init__(self, job: DataJob, backend: Backend, on_progress: PhaseProgress) -> None:
         self.job, self.backend, self.on_progress = job, backend, on_progress
         self.work = Path(job.out) / WORK_NAME
-        self.wall_s: dict[str, float] = {}
+        self.phases: list[dict[str, Any]] = []
 
     def phase(self, name: str, num_tasks: int, **plan: Any) -> list[dict[str, Any]]:
         """Run the tasks of a phase that are not done; the summaries of all."""
@@ -159,8 +159,10 @@ class _Run:
         began_s = time.perf_counter()
         if todo:
             self.backend.run(PhaseTasks(work=self.work, phase=name, numbers=todo), on_done)
-        self.wall_s[name] = time.perf_counter() - began_s
-        return [files.summary(number) for number in range(num_tasks)]
+        summaries = [files.summary(number) for number in range(num_tasks)]
+        cpu_s = sum(float(one["task_cpu_s"]) for one in summaries)
+        self.phases.append({"name": name, "wall_s": time.perf_counter() - began_s, "cpu_s": cpu_s})
+        return summaries
 
     def all_phases(self) -> dict[str, Any]:
         cleaned = self.phase(CLEAN, len(self.job.chunks))
@@ -177,7 +179,7 @@ class _Run:
         shards = self.phase(SHARD, num_shards)
         return build_result(
             self.job, self.work, cleaned=cleaned, finished=finished, shards=shards, clusters=clusters,
-            wall_s=self.wall_s, num_workers=self.backend.num_workers,
+            phases=self.phases, num_workers=self.backend.num_workers,
         )  # fmt: skip
 
     def _find_duplicates(self, num_documents: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ def run_task(work: Path, phase: str, number: int) -> Summary:
     files = TaskFiles(work, phase)
     if files.is_done(number):
         return files.summary(number)
+    began_s = time.process_time()
     summary = _done(work, phase, number)
+    summary["task_cpu_s"] = time.process_time() - began_s
     files.write_summary(number, summary)
     return summary
 
