@@ -281,6 +281,7 @@ FLAGS: dict[tuple[str, ...], list[str]] = {
     ("catalog",): ["--catalog", "--explain", "--help", "--json"],
     ("doctor",): ["--help", "--json"],
     ("lint",): [
+        "--all",
         "--catalog",
         "--config",
         "--diff",
@@ -292,6 +293,7 @@ FLAGS: dict[tuple[str, ...], list[str]] = {
         "--ignore",
         "--json",
         "--list",
+        "--min-severity",
         "--model",
         "--pilot",
         "--plan",
@@ -523,6 +525,7 @@ def test_commands_are_these(cli: Cli) -> None:
         "jobs",
         "lab",
         "reason",
+        "run",
         "site",
         "study",
     ]

@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from scalewright import units
 from scalewright.catalog.types import TransformerShape
 from scalewright.engines.adapters.torchtitan import OWN_DATA
 from scalewright.engines.types import EngineRequest
@@ -18,7 +19,7 @@ from scalewright.workload.huggingface.config import from_hf_config
 
 MEGATRON_MARK = "latest_checkpointed_iteration.txt"
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
-MAX_HEADER_BYTES = 64 * 2**20
+MAX_HEADER_BYTES = 64 * units.MIB
 """No header of a weights file is longer; one that says so is none."""
 COMPARED = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocab", "tied_embeddings", "gated")
 EMBEDDINGS = ("model.embed_tokens.weight", "transformer.wte.weight", "wte.weight", "embed_tokens.weight")
