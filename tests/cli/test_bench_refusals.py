@@ -42,7 +42,7 @@ TINY = ["bench", "language", "--model", "gpt2-tiny", "--device", "cpu"]
         (["--plan", "nowhere.json"], "--model and --plan both say it"),
         (["--budget", "ten"], "'ten' is not a time"),
         (["--budget", "10"], "has no unit"),
-        (["--data", "nowhere.npy"], "no such file"),
+        (["--data", "nowhere.npy"], "no such data set"),
         (["--device", "abacus"], "--device 'abacus' is not known"),
         (["--system", "atlantis"], "no system is called 'atlantis'"),
     ],
