@@ -45,7 +45,9 @@ _TERMS_OF: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
 _SAME = re.compile(r"^\s*([-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*$")
 LEAST_CONDITION = 0.25
 """Conditions such as the load of others differ a little between any two runs."""
-_CONDITIONS = {"others_cores", "num_throttles"}
+_CONDITIONS = {"others_cores": "cores that other programs used", "num_throttles": "times that clocks were throttled"}
+LONGEST_NUMBER = 8
+"""Digits of a number beyond these are noise of a measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,8 @@ class RunDifference:
 
     @property
     def words(self) -> str:
+        if self.topic == "condition":
+            return f"{_CONDITIONS[self.name]}: {self.second} instead of {self.first}"
         return f"{self.topic} {self.name} is {self.second} instead of {self.first}"
 
 
@@ -110,6 +114,8 @@ def _terms(name: str) -> tuple[str, ...]:
 
 def _short(value: str) -> str:
     text = " ".join(value.split())
+    if len(text) > LONGEST_NUMBER and "." in text and _SAME.match(text):
+        return f"{float(text):.3g}"
     return text if len(text) <= MOST_VALUE else f"{text[: MOST_VALUE - 3]}..."
 
 
