@@ -35,7 +35,7 @@ def row(conv: Conv, direction: str, time_s: float, **more: Any) -> dict[str, Any
 
 def moved(op: str, direction: str, bytes_per_s: float) -> dict[str, Any]:
     return {"op": op, "direction": direction, "precision": "bf16", "layout": "last", "batch": 128, "count": 2,
-            "bytes": bytes_per_s, "time_s": 1.0}  # fmt: skip
+            "bytes": round(bytes_per_s), "time_s": 1.0}  # fmt: skip
 
 
 def setting_of(*rows: dict[str, Any], images: int = 256, compiled: bool = False, **more: Any) -> VisionSetting:

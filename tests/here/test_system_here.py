@@ -135,7 +135,9 @@ def test_names_that_would_not_be_files_are_refused(name: str) -> None:
 
 
 def test_a_file_survives_the_way_to_the_disk_and_back() -> None:
-    made = of_this_machine(collectives=[{"op": "all-reduce", "alpha_s": 1e-5}])
+    line = {"op": "all-reduce", "dtype": "fp32", "num_ranks": 2, "num_nodes": 1, "from_bytes": 0, "alpha_s": 1e-5,
+            "bytes_per_s": 1e9}  # fmt: skip
+    made = of_this_machine(collectives=[line])
     calibrations.write(made)
     assert calibrations.load("mine") == made
     assert calibrations.load("mine").id == made.id
