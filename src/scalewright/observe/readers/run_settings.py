@@ -12,6 +12,7 @@ from scalewright.observe.evidence.facts import MOST_EXCERPT, Happening, Spot
 from scalewright.records.documents import parse_json, read_text
 from scalewright.records.events import json_lines
 from scalewright.records.run_directory import RunDirectory
+from scalewright.records.types import ExitCode
 from scalewright.workload.layout import parse_layout
 
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocab", "seq")
@@ -220,7 +221,7 @@ def _end(reader: _Documents, path: Path) -> None:
     body = reader.read(path)
     if not isinstance(body.get("code"), int):
         return
-    is_whole = body["code"] == 0
+    is_whole = body["code"] in (ExitCode.YES, ExitCode.NO)  # NO: every step was done, and what they gave is no good
     at_s, rank = body.get("time"), body.get("rank")
     values: dict[str, float | str] = {"code": float(body["code"])}
     for key in ("job", "last_checkpoint"):
