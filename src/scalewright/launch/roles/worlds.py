@@ -136,13 +136,16 @@ def step_command(role: Role, *, has_gpus: bool) -> list[str]:
 
 
 def step_environment(env: Mapping[str, str], role: Role, *, attempt: int) -> dict[str, str]:
-    """Without what belongs to the step of the supervisor, and with a port that no other role of the job uses."""
+    """Without what belongs to the step of the supervisor, and with a port that no other role of the job uses.
+
+    The supervisor holds the run directory for all of them.
+    """
     kept = {name: text for name, text in env.items() if not name.startswith(STEP_VARIABLES) and name not in STEP_SIZES}
     key = f"{env.get('SLURM_JOB_ID', '')}:{role.name}:{attempt}:{time.time_ns()}"
     port = FIRST_PORT + zlib.crc32(key.encode()) % NUM_PORTS
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", EnvName.LAUNCHER):
         kept.pop(name, None)
-    return {**kept, "MASTER_PORT": str(port)}
+    return {**kept, "MASTER_PORT": str(port), EnvName.HELD: "1"}
 
 
 def code_of(role: Role, status: int) -> int:
