@@ -210,6 +210,9 @@ def ended(slurm: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
         for driver in drivers.values():
             driver.kill()
             driver.wait()
+            for stream in (driver.stdout, driver.stderr):  # of a graph that no test asked for
+                if stream is not None:
+                    stream.close()
 
 
 def text_of(paths: Any) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from engine_setup import TokenWindows, hugging_face_model, num_ranks, parameter_groups, rank, read_config, say
+from engine_setup import TokenWindows, hugging_face_model, leave, num_ranks, parameter_groups, rank, read_config, say
 
 
 def deepspeed_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -112,3 +112,4 @@ def train(engine: Any, samples: TokenWindows, config: dict[str, Any], first: int
 
 if __name__ == "__main__":
     main()
+    leave()

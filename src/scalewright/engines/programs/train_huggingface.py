@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from engine_setup import TokenWindows, hugging_face_model, read_config, say
+from engine_setup import TokenWindows, hugging_face_model, leave, read_config, say
 from trainer_parts import StepTimes, end_group, last_checkpoint, training_arguments
 from transformers import Trainer, TrainingArguments
 
@@ -61,3 +61,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave()

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from engine_setup import TokenWindows, fail, num_ranks, parameter_groups, read_config, say
+from engine_setup import TokenWindows, fail, leave, num_ranks, parameter_groups, read_config, say
 
 
 class NoStates:
@@ -139,3 +139,4 @@ def train(model: Any, optimizer: torch.optim.Optimizer, config: dict[str, Any], 
 
 if __name__ == "__main__":
     main()
+    leave()

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from engine_setup import TokenWindows, check_weights, fail, read_config
+from engine_setup import TokenWindows, check_weights, fail, leave, read_config
 
 FLAVOR = "scalewright"
 
@@ -160,3 +160,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, load_dataset
-from engine_setup import TokenWindows, fail, hugging_face_model, rank, read_config, say, small_tokenizer
+from engine_setup import TokenWindows, fail, hugging_face_model, leave, rank, read_config, say, small_tokenizer
 from trainer_parts import StepTimes, end_group, last_checkpoint, training_arguments
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
@@ -101,3 +101,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave()
