@@ -268,7 +268,7 @@ def test_a_step_of_a_role_is_on_its_own_nodes_and_finds_its_rank(tmp_path: Path)
     assert "--overlap" in step_command(engine, has_gpus=False)
     outer = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "RANK": "0", "A": "b"}
     env = step_environment(outer, engine, attempt=0)
-    assert {"SLURM_JOB_ID", "A", "MASTER_PORT"} == set(env)
+    assert {"SLURM_JOB_ID", "A", "MASTER_PORT", "SCALEWRIGHT_HELD"} == set(env)
     inside = {"SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "c"}
     world = World.from_environment(env | inside, host="c")
     assert (world.rank, world.world_size, world.master_port) == (1, 2, int(env["MASTER_PORT"]))
