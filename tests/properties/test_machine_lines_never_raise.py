@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import tempfile
 from pathlib import Path
@@ -37,6 +38,10 @@ def read_lines(text: str) -> Evidence:
     return into
 
 
+def has_finite_times(evidence: Evidence) -> bool:
+    return all(one.at_s is None or math.isfinite(one.at_s) for one in evidence.happenings)
+
+
 def test_there_are_examples() -> None:
     assert len(TEXTS) > 10
 
@@ -62,10 +67,10 @@ def test_broken_examples(seed: int) -> None:
         else:
             del lines[place]
             lines = lines or [""]
-    read_lines("\n".join(lines))
+    assert has_finite_times(read_lines("\n".join(lines)))
 
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(HINTS), st.text(max_size=60)), max_size=12))
 def test_hints_with_anything_behind_them(parts: list[tuple[str, str]]) -> None:
-    read_lines("\n".join(f"{hint}{text}\n{text}{hint}" for hint, text in parts))
+    assert has_finite_times(read_lines("\n".join(f"{hint}{text}\n{text}{hint}" for hint, text in parts)))

@@ -71,7 +71,8 @@ def test_random_bytes_never_raise(tmp_path: Path) -> None:
         data = bytearray(lines.encode())
         for _ in range(draw.randint(1, 40)):
             data[draw.randrange(len(data))] = draw.randrange(256)
-        read_text(tmp_path, bytes(data[: draw.randrange(len(data))]), f"case{seed}")
+        evidence = read_text(tmp_path, bytes(data[: draw.randrange(len(data))]), f"case{seed}")
+        assert all(step.loss is None or isinstance(step.loss, float) for step in evidence.steps)
 
 
 def test_redraws_are_dropped_and_lines_keep_their_numbers(tmp_path: Path) -> None:
