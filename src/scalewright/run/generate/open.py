@@ -28,6 +28,8 @@ from scalewright.run.generate.tensor_ranks import TensorRanks
 from scalewright.run.language.rotary import LayerConstants
 
 PAGE_TOKENS = {"cpu": 16, "cuda": 64}
+LEAST_HEAD_DIM, LEAST_PAGE_TOKENS = 32, 16
+"""Our kernels multiply halves of a head with tensor cores, which take a depth of 16 and more."""
 WEIGHT = "weight."
 """Prefix of weights in a checkpoint of a training run."""
 
@@ -106,9 +108,11 @@ def _obstacle_to_kernels(model: ServedModel, cache: PagedCache) -> str:
         return "it needs a GPU, and this runs on the CPU"
     if importlib.util.find_spec("triton") is None:
         return "it needs the package triton, which is not installed"
-    sizes = {"head size": model.shape.head_dim, "page_tokens": cache.page_tokens}
-    odd = [f"{name} {size}" for name, size in sizes.items() if size < 16 or size & (size - 1)]
-    return f"it needs powers of two from 16, and {odd[0]} is none" if odd else ""
+    sizes = {"head size": (model.shape.head_dim, LEAST_HEAD_DIM), "page_tokens": (cache.page_tokens, LEAST_PAGE_TOKENS)}
+    for name, (size, least) in sizes.items():
+        if size < least or size & (size - 1):
+            return f"it needs a {name} that is a power of two from {least}, and it is {size}"
+    return ""
 
 
 def _bytes_of_all(model: ServedModel, options: EngineOptions, page_tokens: int) -> int:
