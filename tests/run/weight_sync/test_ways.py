@@ -27,7 +27,7 @@ from scalewright.run.weight_sync.checksums import digest_of, joined
 from scalewright.run.weight_sync.files import remove_old, version_folder, weight_file, write_weights
 from scalewright.run.weight_sync.peers import Sources
 from scalewright.run.weight_sync.plan import EngineRank, TrainerLayout, engine_ranks, slices_in, whole_box
-from scalewright.run.weight_sync.sync import SyncRates, choose, predicted_times_s, pull_weights
+from scalewright.run.weight_sync.sync import SYNC_WAYS, SyncRates, WayTrials, choose, predicted_times_s, pull_weights
 from scalewright.run.weight_sync.wire import WeightSyncError
 
 SHARDED = TrainerLayout(dp=2, zero=3, tp=2)
@@ -170,3 +170,25 @@ def test_auto_is_the_fastest_that_is_known() -> None:
         choose("pigeon")
     with pytest.raises(ConfigError, match="sync way 'pigeon' is not known"):
         pull_weights(["a"], EngineRank(), 1, "pigeon")  # type: ignore[arg-type]
+
+
+def test_auto_tries_each_way_twice_and_then_takes_the_fastest_of_what_came() -> None:
+    trials = WayTrials("auto")
+    offer_s = {"peers": 0.2, "broadcast": 0.5, "file": 0.1}
+    seen = []
+    for number in range(9):
+        way = trials.next_way()
+        seen.append(way)
+        trials.offered(way, offer_s[way] + (5.0 if number < 3 else 0.0))  # the first of each starts something
+        trials.pulled({"peers": 0.4, "broadcast": 0.05, "file": 0.9})
+    assert sorted(seen[:6]) == sorted([*SYNC_WAYS, *SYNC_WAYS])
+    assert seen[6:] == ["broadcast"] * 3, trials.times_s
+
+
+def test_auto_without_a_pull_that_was_heard_of_takes_peers_and_a_named_way_is_never_left() -> None:
+    trials, named = WayTrials("auto"), WayTrials("file")
+    for _ in range(8):
+        trials.offered(trials.next_way(), 1.0)
+        assert named.next_way() == "file"
+        named.offered("file", 1e9)
+    assert trials.next_way() == "peers"

@@ -137,16 +137,20 @@ class ControllerClient:
         )
 
     def publish(self, version: int, addresses: Sequence[str], way: str) -> None:
-        """Weight servers offer this version: at the start of the trainer, before any step."""
+        """The trainer offers this version at its start, before any step."""
         self.request("publish", version=version, addresses=list(addresses), way=way)
 
     def done(
         self, step: int, version: int, addresses: Sequence[str], way: str, *, seconds: Mapping[str, float] | None = None
-    ) -> None:
-        """The step is trained, and weight servers offer `version`, which is step + 1. `seconds`: train_s and others."""
-        self.request(
+    ) -> dict[str, float]:
+        """The step is trained, and the trainer offers `version`, which is step + 1. `seconds`: train_s and others.
+
+        What engines took to pull weights so far, by way.
+        """
+        answer = self.request(
             "done", step=step, version=version, addresses=list(addresses), way=way, seconds=dict(seconds or {})
         )
+        return dict(answer["pull_s"])
 
     def checkpointed(self, step: int) -> None:
         """A whole checkpoint resumes before this step. Batches of earlier steps may be forgotten."""

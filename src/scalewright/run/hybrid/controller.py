@@ -57,6 +57,7 @@ class Controller:
         self._record, self._now_s = record, now_s
         self._unscored: list[FinishedRollout] = []
         self._pages: dict[int, list[list[dict[str, Any]]]] = {}
+        self._pull_s: dict[str, dict[int, float]] = {}
         self._num_written = 0
         self._is_compacting = False
         self._dirty, self._wakes = asyncio.Event(), asyncio.Event()
@@ -147,7 +148,10 @@ class Controller:
         is_new = self.state.engines[engine].version != version
         self._change({"call": "synced", "engine": engine, "version": version, "ranks": ranks})
         if is_new:
-            self._record.sync({"version": version, "engine": engine, **message["result"]})
+            result = message["result"]
+            self._record.sync({"version": version, "engine": engine, **result})
+            times_s = self._pull_s.setdefault(str(result["way"]), {})
+            times_s[version] = max(times_s.get(version, 0.0), _number(result["seconds"]))
         return {"orders": orders_for(self.state, engine, held)}
 
     def _engine(self, message: dict[str, Any]) -> int:
@@ -179,7 +183,7 @@ class Controller:
         self._change({"call": "done", "step": step, **_offered(message), "seconds": seconds, "time_s": self._now_s()})
         if is_new:
             self._record.step(self.state.batches[step].counts)
-        return {}
+        return {"pull_s": {way: min(times_s.values()) for way, times_s in self._pull_s.items()}}
 
     def _checkpointed(self, message: dict[str, Any]) -> dict[str, Any]:
         self._change({"call": "checkpointed", "step": _whole(message["step"])})

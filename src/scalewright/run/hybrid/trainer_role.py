@@ -27,7 +27,7 @@ from scalewright.run.reasoning.rollout import Rollout
 from scalewright.run.reasoning.session import ScoredRollout
 from scalewright.run.signals import StopRequestedError
 from scalewright.run.weight_sync.result import SyncWay
-from scalewright.run.weight_sync.sync import choose
+from scalewright.run.weight_sync.sync import WayTrials
 from scalewright.run.weight_sync.trainer_side import TrainerWeights
 
 WAIT_S = 1.0
@@ -57,9 +57,10 @@ class SeparateGrpoStage(GrpoStage):
             self.trainer, engine_dtype=stored_dtype(config.engine.precision, self.device), token=self._token(),
             host=reachable_host(self.rank.world), folder=self.session.directory.path / WEIGHTS,
         )  # fmt: skip
-        addresses = self._published(self.first_step)
+        self._trials = WayTrials(self.settings.roles.sync)
+        addresses, way = self._published(self.first_step)
         if self._client is not None:
-            self._client.publish(self.first_step, addresses, self._way)
+            self._client.publish(self.first_step, addresses, way)
 
     def close(self) -> None:
         super().close()
@@ -133,15 +134,17 @@ class SeparateGrpoStage(GrpoStage):
         """Serve the new weights and say that the step is done. Engines pull them when they are told to."""
         step, clock = self.session.clock.step, self.session.clock
         with clock.part("weight_sync"):
-            addresses = self._published(step + 1)
+            addresses, way = self._published(step + 1)
             if self._client is not None:
                 train_s = clock.seconds("training") + clock.seconds("log_probs")
-                self._client.done(step, step + 1, addresses, self._way, seconds={"train_s": train_s})
+                self._trials.pulled(self._client.done(step, step + 1, addresses, way, seconds={"train_s": train_s}))
 
-    def _published(self, version: int) -> Sequence[str]:
-        """What engines pull this version from."""
-        addresses = from_all_ranks(lambda: self._weights.publish(version, self._way))
-        return addresses if self._way == "peers" else addresses[:1]
+    def _published(self, version: int) -> tuple[Sequence[str], SyncWay]:
+        """What engines pull this version from, and how."""
+        way, begun_s = from_all_ranks(self._trials.next_way)[0], time.monotonic()
+        addresses = from_all_ranks(lambda: self._weights.publish(version, way))
+        self._trials.offered(way, time.monotonic() - begun_s)
+        return addresses if way == "peers" else addresses[:1], way
 
     def _say_checkpoint(self) -> None:
         """Whole checkpoints of earlier steps: the controller may forget batches before them."""
@@ -151,10 +154,6 @@ class SeparateGrpoStage(GrpoStage):
         if whole and whole[0] > self._checkpointed:
             self._checkpointed = whole[0]
             self._client.checkpointed(whole[0])
-
-    @property
-    def _way(self) -> SyncWay:
-        return choose(self.settings.roles.sync)
 
     def _token(self) -> str:
         path, until_s = self.session.directory.controller_token, time.monotonic() + TOKEN_WAIT_S

@@ -75,6 +75,42 @@ def predicted_times_s(
     }  # fmt: skip
 
 
+class WayTrials:
+    """`auto` by measurement: each way in turn until it was tried often enough, then the fastest of them.
+
+    A way's time is that of the trainer to offer the weights and of the slowest engine to pull them, the least that was
+    seen: the first sync of a way also starts servers and allocates memory.
+    """
+
+    NUM_TRIALS = 2
+
+    def __init__(self, choice: str) -> None:
+        self._choice = choice
+        self._first = choose(choice)
+        self._offer_s: dict[SyncWay, list[float]] = {way: [] for way in SYNC_WAYS}
+        self._pull_s: dict[SyncWay, float] = {}
+
+    def next_way(self) -> SyncWay:
+        if self._choice != "auto":
+            return self._first
+        least_tried = min(SYNC_WAYS, key=lambda way: len(self._offer_s[way]))
+        if len(self._offer_s[least_tried]) < self.NUM_TRIALS:
+            return least_tried
+        return choose("auto", self.times_s)
+
+    @property
+    def times_s(self) -> dict[SyncWay, float]:
+        """Of the ways that were offered and pulled."""
+        return {way: min(self._offer_s[way]) + pull_s for way, pull_s in self._pull_s.items() if self._offer_s[way]}
+
+    def offered(self, way: SyncWay, seconds: float) -> None:
+        self._offer_s[way].append(seconds)
+
+    def pulled(self, times_s: Mapping[str, float]) -> None:
+        """What the controller heard of engines; a way it does not know of keeps its time."""
+        self._pull_s |= {way: times_s[way] for way in SYNC_WAYS if way in times_s}
+
+
 def choose(choice: str, times_s: Mapping[SyncWay, float] | None = None) -> SyncWay:
     """The way that was named; auto: the one of the shortest time, measured or predicted; peers where none is known."""
     if choice not in get_args(SyncChoice):
