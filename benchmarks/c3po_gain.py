@@ -72,7 +72,8 @@ def prepare(out: Path, options: argparse.Namespace) -> None:
     """Train the model that both ways start from, and measure the lengths of its answers."""
     reason(
         "sft", *TASKS[options.task][0], "--steps", str(options.sft_steps), "--batch", "64", "--num-traces", "8192",
-        "--eval-problems", str(TASKS[options.task][1]), "--learning-rate", "4e-3", "--run-dir", str(out / "start"),
+        "--eval-problems", str(TASKS[options.task][1]), "--learning-rate", str(options.sft_learning_rate),
+        "--run-dir", str(out / "start"),
         *(("--model", options.model) if options.model else ()), options=options,
     )  # fmt: skip
     lengths_of(out / "start", out / "start-answers", options, name="start")
@@ -240,6 +241,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150, help="of waiting for all")
     parser.add_argument("--more-steps-frac", type=float, default=0.1, help="steps of the budget beyond that")
     parser.add_argument("--sft-steps", type=int, default=600)
+    parser.add_argument("--sft-learning-rate", type=float, default=4e-3)
     parser.add_argument("--model", default="", help="layers=..,hidden=..,heads=..; default: that of `reason sft`")
     parser.add_argument("--task", choices=TASKS, default="short")
     parser.add_argument("--num-prompts", type=int, default=8, help="of a step, with 8 answers each")
