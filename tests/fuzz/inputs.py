@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from in_process import Called, call
 from scalewright.records.documents import document, write_document
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path += [str(TESTS), str(TESTS / "observe")]
+sys.path += [str(TESTS), str(TESTS / "observe"), str(TESTS / "lint")]
 OK = Called(code=0, out="", err="")
 
 
@@ -25,10 +28,34 @@ class FuzzedInput:
     files: dict[Path, str]
     """Files that are mutated, each with its form."""
     read: Callable[[int], Called]
+    make: Callable[[random.Random], bytes] | None = None
+    """Makes an input of itself, for kinds that have many valid ones."""
+
+
+def _json_or_not(number: int) -> tuple[str, ...]:
+    """Every other answer as JSON, which is made faster than a page."""
+    return ("--json",) if number % 2 else ()
 
 
 def _package_file(package: str, name: str) -> Path:
     return Path(str(resources.files(package))) / name
+
+
+def lint(folder: Path) -> FuzzedInput:
+    """A job script, with `--json` and as text; every twentieth is mended as well."""
+    from fuzzed import check, fuzzed_script
+
+    path = folder / "job.sbatch"
+    path.write_text("#!/bin/bash\n#SBATCH --nodes=2 --time=1:00:00\nsrun python train.py\n")
+
+    def read(number: int) -> Called:
+        if number % 10 == 0:
+            called = call("lint", str(path), *(() if number % 20 else ("--json",)))
+            return replace(called, out="") if called.code == 2 else called  # it answers for the other files
+        check(path.read_bytes(), fix=number % 20 == 1)
+        return OK
+
+    return FuzzedInput(files={path: "script"}, read=_refusing(read), make=fuzzed_script)
 
 
 def study(folder: Path) -> FuzzedInput:
@@ -47,10 +74,13 @@ def site(folder: Path) -> FuzzedInput:
         from scalewright.sites.account_pattern import account_matches
         from scalewright.sites.loader import find_site
 
-        shown = call("site", "show", "lumi", "--catalog", str(folder / "catalogue"))
+        extra = ("--catalog", str(folder / "catalogue"), *(() if number % 4 == 3 else ("--json",)))
+        if number % 4 == 0:  # one broken file breaks no other site
+            return call("site", "show", "leonardo", *extra)
+        shown = call("site", "show", "lumi", *extra)
         if shown.code == 0:
             account_matches(find_site("lumi", folder / "catalogue").account.pattern, "a" * 60 + "!")
-        return shown if number % 2 else call("site", "show", "leonardo", "--catalog", str(folder / "catalogue"))
+        return shown
 
     return FuzzedInput(files={path: "toml"}, read=read)
 
@@ -64,9 +94,10 @@ def catalogue(folder: Path) -> FuzzedInput:
         files[path] = "toml"
     extra = ("--catalog", str(folder / "catalogue"))
     layout = ("--layout", "tp=4,dp=4,mbs=1,gbs=64", "--model", "llama3-8b", "--system", "leonardo")
+    names = (("models", "llama3-8b"), ("accelerators", "h100-sxm"), ("systems", "leonardo"))
     commands = (
-        ("catalog", "llama3-8b", *extra), ("catalog", "h100-sxm", *extra), ("catalog", "leonardo", *extra),
-        ("predict", *layout, *extra),
+        *(("catalog", *name, "--json", *extra) for name in names), ("predict", *layout, "--json", *extra),
+        *(("catalog", *name, *extra) for name in names), ("predict", *layout, *extra),
     )  # fmt: skip
     return FuzzedInput(files=files, read=lambda n: call(*commands[n % len(commands)]))
 
@@ -79,15 +110,23 @@ def hugging_face(folder: Path) -> FuzzedInput:
     }  # fmt: skip
     write_document(path, document("config", config))
     arguments = ("--layout", "tp=4,dp=4,mbs=1,gbs=64", "--model", str(path), "--system", "leonardo")
-    return FuzzedInput(files={path: "json"}, read=lambda _: call("predict", *arguments))
+    return FuzzedInput(files={path: "json"}, read=lambda n: call("predict", *arguments, *_json_or_not(n)))
+
+
+@cache
+def _plan() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        made = call("plan", "--model", "llama3-8b", "--system", "leonardo", "--nodes", "4", "--out", str(path))
+        assert made.code == 0, made.err
+        return path.read_bytes()
 
 
 def plan(folder: Path) -> FuzzedInput:
     path = folder / "plan.json"
-    made = call("plan", "--model", "llama3-8b", "--system", "leonardo", "--nodes", "4", "--out", str(path))
-    assert made.code == 0, made.err
-    options = ((), ("--all",), ("--json",))
-    return FuzzedInput(files={path: "json"}, read=lambda n: call("plan-show", str(path), *options[n % 3]))
+    path.write_bytes(_plan())
+    options = ((), ("--all",), ("--json",), ("--json",))
+    return FuzzedInput(files={path: "json"}, read=lambda n: call("plan-show", str(path), *options[n % 4]))
 
 
 def run_directory(folder: Path) -> FuzzedInput:
@@ -97,8 +136,8 @@ def run_directory(folder: Path) -> FuzzedInput:
     write_document(directory.machine, document("machine", {"peak_flop_per_s": 1e15, "num_ranks": 2}))
     files = dict.fromkeys(directory.path.glob("*.json"), "json")
     files |= dict.fromkeys(directory.events.glob("*.jsonl"), "lines")
-    ways = (("report",), ("report", "--json"), ("explain",))
-    return FuzzedInput(files=files, read=lambda n: call(*ways[n % 3][:1], str(directory.path), *ways[n % 3][1:]))
+    ways = (("report",), ("report", "--json"), ("explain",), ("report", "--json"), ("explain", "--json"))
+    return FuzzedInput(files=files, read=lambda n: call(*ways[n % 5][:1], str(directory.path), *ways[n % 5][1:]))
 
 
 def trace(folder: Path) -> FuzzedInput:
@@ -108,7 +147,7 @@ def trace(folder: Path) -> FuzzedInput:
     for start in range(0, 40, 4):
         events += [launch(start, start + 1), kernel(start, start + 3, link=start + 1), collective(start + 1, start + 4)]
     path = written(folder / "rank-0.json", events)
-    return FuzzedInput(files={path: "json"}, read=lambda _: call("explain", str(path)))
+    return FuzzedInput(files={path: "json"}, read=lambda n: call("explain", str(path), *_json_or_not(n)))
 
 
 def flight(folder: Path) -> FuzzedInput:
@@ -117,15 +156,16 @@ def flight(folder: Path) -> FuzzedInput:
     files = dict.fromkeys((folder / "pickles").iterdir(), "bytes")
     files |= dict.fromkeys((folder / "json").iterdir(), "json")
     return FuzzedInput(
-        files=files, read=lambda n: call("explain", str(folder / ("pickles" if n % 2 else "json")))
-    )  # fmt: skip
+        files=files,
+        read=lambda n: call("explain", str(folder / ("pickles" if n % 4 < 2 else "json")), *_json_or_not(n)),
+    )
 
 
 def log(folder: Path) -> FuzzedInput:
     path = folder / "train.log"
     content = (TESTS / "golden" / "logs" / "primus_llama_1b.log").read_bytes()
     path.write_bytes(content[:20_000])
-    return FuzzedInput(files={path: "bytes"}, read=lambda _: call("explain", str(path)))
+    return FuzzedInput(files={path: "bytes"}, read=lambda n: call("explain", str(path), *_json_or_not(n)))
 
 
 def calibration(folder: Path) -> FuzzedInput:
@@ -263,8 +303,6 @@ def checkpoint(folder: Path) -> FuzzedInput:
 
 
 def _refresh_sums(folder: Path) -> None:
-    from dataclasses import replace
-
     from scalewright.errors import ConfigError
     from scalewright.run.checkpoint_files import file_sum, read_manifest
 
@@ -290,7 +328,7 @@ def _refusing(read: Callable[[int], Called]) -> Callable[[int], Called]:
 
 
 INPUTS: dict[str, Callable[[Path], FuzzedInput]] = {
-    "study": study, "site": site, "catalogue": catalogue, "config": hugging_face, "plan": plan,
+    "lint": lint, "study": study, "site": site, "catalogue": catalogue, "config": hugging_face, "plan": plan,
     "run": run_directory, "trace": trace, "flight": flight, "log": log, "calibration": calibration,
     "tokens": tokens, "shards": shards, "safetensors": safetensors, "checkpoint": checkpoint,
 }  # fmt: skip

@@ -1,19 +1,12 @@
-"""Fuzzed scripts: mutations of real ones and random sequences of tokens, the same for the same seed.
-
-    python tests/lint/fuzzed.py 100000
-
-lints that many of them and prints the time; `make soak` calls it.
-"""
+"""Fuzzed scripts: mutations of real ones and random sequences of tokens, the same for the same seed."""
 
 from __future__ import annotations
 
 import random
-import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
-from scalewright.errors import ConfigError
 from scalewright.lint.engine import Linter, LintFinding
 from scalewright.lint.fixes import fix_script
 from scalewright.lint.rule import Context
@@ -36,15 +29,16 @@ TOKENS = (
 )  # fmt: skip
 
 
-def fuzzed_scripts(seed: int, count: int) -> Iterator[str]:
-    """`count` scripts; every third is a random sequence of tokens, the others are mutated scripts of the sites."""
-    chance = random.Random(seed)
-    whole = [path.read_text(encoding="utf-8") for path in sorted(GOLDEN.glob("*.sbatch"))]
-    for number in range(count):
-        if number % 3 == 0:
-            yield "".join(chance.choices(TOKENS, k=chance.randint(1, 60)))
-        else:
-            yield _mutated(chance.choice(whole), chance)
+@cache
+def _scripts_of_sites() -> tuple[str, ...]:
+    return tuple(path.read_text(encoding="utf-8") for path in sorted(GOLDEN.glob("*.sbatch")))
+
+
+def fuzzed_script(chance: random.Random) -> bytes:
+    """Of three scripts one is a random sequence of tokens; the others are mutated scripts of the sites."""
+    if chance.randrange(3) == 0:
+        return "".join(chance.choices(TOKENS, k=chance.randint(1, 60))).encode()
+    return _mutated(chance.choice(_scripts_of_sites()), chance).encode()
 
 
 def _mutated(text: str, chance: random.Random) -> str:
@@ -68,15 +62,12 @@ def _mutated(text: str, chance: random.Random) -> str:
 
 
 LINTER = Linter(settings=LintSettings(), context=Context())
-HANG_CPU_S = 20.0
-"""Far above the time of any script, so that a busy machine does not fail the test."""
 
 
-def linted(text: str) -> Script | None:
-    try:
-        checked_text(text.encode("utf-8"), "fuzzed")
-    except ConfigError:
-        return None
+def linted(content: bytes) -> Script:
+    """The script, linted. Raises `ConfigError` where it is refused."""
+    checked_text(content, "fuzzed")
+    text = content.decode()
     script = parse_script(text, "fuzzed")
     for finding in LINTER.lint(script):
         assert 1 <= finding.line <= len(script.lines)
@@ -90,24 +81,12 @@ def num_serious(findings: Sequence[LintFinding]) -> int:
     return sum(finding.severity != "info" for finding in findings)
 
 
-def check_many(seed: int, count: int) -> float:
-    """Lint and fix scripts; return the longest CPU time of one script."""
-    longest = 0.0
-    for number, text in enumerate(fuzzed_scripts(seed, count)):
-        before = time.process_time()
-        script = linted(text)
-        longest = max(longest, time.process_time() - before)
-        assert longest < HANG_CPU_S, text
-        if script is not None and number % 20 == 0:
-            fixed = fix_script(script, LINTER, parse_script, unsafe=True)
-            again = fix_script(parse_script(fixed.text), LINTER, parse_script, unsafe=True)
-            assert again.text == fixed.text
-            assert num_serious(fixed.open_findings) <= num_serious(LINTER.lint(script)), text
-    return longest
-
-
-if __name__ == "__main__":
-    began, count = time.process_time(), int(sys.argv[1])
-    worst = check_many(seed=int(time.time()), count=count)
-    spent = time.process_time() - began
-    sys.stdout.write(f"{count:,} fuzzed scripts: {spent:.0f} s of CPU, the longest {worst:.2f} s\n")
+def check(content: bytes, *, fix: bool) -> None:
+    """Lint a script. `fix`: mend it as well, and check that mending ends and makes nothing worse."""
+    script = linted(content)
+    if not fix:
+        return
+    fixed = fix_script(script, LINTER, parse_script, unsafe=True)
+    again = fix_script(parse_script(fixed.text), LINTER, parse_script, unsafe=True)
+    assert again.text == fixed.text
+    assert num_serious(fixed.open_findings) <= num_serious(LINTER.lint(script)), script.text

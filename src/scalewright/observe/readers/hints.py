@@ -7,6 +7,7 @@ looked up in a table of the rarest four bytes of each hint; only where the table
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class HintTable:
         for hint, readers in hints.items():
             if len(hint) < _GRAM:
                 raise ValueError(f"the hint {hint!r} is shorter than {_GRAM} bytes")
-            offset = min(range(len(hint) - _GRAM + 1), key=lambda start: _commonness(hint[start : start + _GRAM]))
+            offset = _rarest_offset(hint)
             gram = int.from_bytes(hint[offset : offset + _GRAM], "little")
             self._grams.setdefault(gram, []).append((offset, hint, readers))
         self._table = np.zeros(1 << _BITS, np.bool_)
@@ -83,6 +84,11 @@ class HintTable:
 
 def _mixed(grams: np.ndarray[tuple[int, ...], np.dtype[np.uint32]]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint32]]:
     return (grams * _MIX) >> np.uint32(32 - _BITS)
+
+
+@cache
+def _rarest_offset(hint: bytes) -> int:
+    return min(range(len(hint) - _GRAM + 1), key=lambda start: _commonness(hint[start : start + _GRAM]))
 
 
 def _commonness(gram: bytes) -> int:
