@@ -44,8 +44,8 @@ WEIGHTS = {
 }  # fmt: skip
 """How the inputs are shared: readers that print a page take a hundred times as long as readers of a few bytes."""
 KILL_WALL_S = HANG_WALL_S + 30.0
-LIMIT_BYTES = 24 * units.GIB
-"""Of addresses, which PyTorch takes gigabytes of; memory that is used is checked after each input."""
+MORE_BYTES = 8 * units.GIB
+"""Of addresses, beyond those that the imports took; memory that is used is checked after each input."""
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -81,7 +81,9 @@ def _read(kind: str, seed: int, count: int, folder: Path, keep: Path, place: Any
     os.environ |= {"SCALEWRIGHT_HOME": str(folder), "TMPDIR": str(folder)}
     tempfile.tempdir = str(folder)
     os.chdir(folder)
-    resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
+    num_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit_bytes = num_pages * resource.getpagesize() + MORE_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
 
     def begin(number: int) -> None:
         place[0], place[1] = float(number), time.monotonic()
