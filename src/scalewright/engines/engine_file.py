@@ -15,7 +15,7 @@ KIND = "engine-file"
 NAME = "engine/engine.json"
 """Relative to the run directory."""
 PROGRAM_FOLDER = "engine/programs"
-SHARED_PROGRAMS = ("engine_setup", "trainer_parts")
+SHARED_PROGRAMS = ("engine_setup", "step_traces", "trainer_parts")
 
 
 def engine_document(engine: str, request: EngineRequest, **more: Any) -> dict[str, Any]:
@@ -43,6 +43,7 @@ def engine_document(engine: str, request: EngineRequest, **more: Any) -> dict[st
             "tokenizer": request.tokenizer,
             "checkpoint": {"folder": str(request.checkpoint_dir), "every": request.checkpoint_every, "keep": 2},
             "log_folder": str(request.log_dir),
+            "trace": {"folder": str(request.trace_dir), "steps": request.profile_steps},
             "optimizer": asdict(request.optimizer),
             "lora_rank": request.mode.lora_rank if request.mode.is_lora else 0,
             "settings": dict(request.settings),

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import StepFact
@@ -134,6 +135,31 @@ def write_peaks(directory: RunDirectory, peaks_bytes: Mapping[int, float], *, st
         writer.append(
             line.format(time_s=time.time(), step=step, name=names.PEAK_MEMORY, value=peak, unit="bytes")
         )  # fmt: skip
+        writer.close()
+
+
+def write_split(directory: RunDirectory, taken: Harvest, *, job: str, host: str) -> None:
+    """Parts of the traced steps of every rank, scaled to the time of ordinary steps, as our own trainer writes them."""
+    if not directory.traces.is_dir():
+        return
+    traced = [one for one in read_evidence([directory.traces]).rank_times if one.is_traced and one.step is not None]
+    numbers = {one.step for one in traced}
+    ordinary = [fact.time_s for fact in taken.steps if fact.time_s is not None and fact.step not in numbers]
+    ordinary_s = median(ordinary[len(ordinary) // 2 :]) if ordinary else None  # the first ones are slow
+    for one in traced:
+        scale = min(ordinary_s / one.step_s, 1.0) if ordinary_s and one.step_s else 1.0
+        parts = {names.COMPUTE_TIME: one.compute_s, names.COMMUNICATION_TIME: one.exposed_communication_s,
+                 names.DATA_WAIT: one.data_s}  # fmt: skip
+        parts[names.IDLE_TIME] = max(one.step_s - sum(parts.values()), 0.0)
+        values = {name: seconds * scale for name, seconds in parts.items()}
+        if one.rank:  # the log has the first rank's
+            values = {names.STEP_TIME: one.step_s, **values}
+        writer = EventWriter(directory.rank_events(one.rank))
+        line = EventLine(job=job, rank=one.rank, host=host)
+        writer.append("".join(
+            line.format(time_s=time.time(), step=one.step or 0, name=name, value=value, unit=names.UNITS[name])
+            for name, value in values.items()
+        ))  # fmt: skip
         writer.close()
 
 

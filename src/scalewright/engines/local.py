@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scalewright.engines.harvest import harvest, write_harvest, write_peaks
+from scalewright.engines.harvest import harvest, write_harvest, write_peaks, write_split
 from scalewright.engines.samples_file import write_samples
 from scalewright.engines.types import EngineJob
 from scalewright.launch.ranks.forwarding import signals_to
@@ -78,6 +78,7 @@ def run_engine(
     num_timed = write_harvest(directory, run, taken, job=name, host=socket.gethostname())
     if run.device == "cpu" and taken.steps:
         write_peaks(directory, watched.peaks_bytes, step=taken.steps[-1].step, job=name, host=socket.gethostname())
+    write_split(directory, taken, job=name, host=socket.gethostname())
     on_events(EventTail(directory.rank_events(0)).read())
     code, reason = _end(watched.ranks, job, logs, taken.evidence, num_timed=num_timed)
     first = watched.ranks.first

@@ -83,6 +83,8 @@ class EngineRequest:
     """Interpreter of the environment that has the engine."""
     checkpoint_every: int = 0
     """Steps between two checkpoints; 0: only at the end and on a signal, where the engine has one."""
+    profile_steps: int = 0
+    """Steps at the end that a profiler traces, where a program of ours starts the engine; 0: none."""
     optimizer: EngineOptimizer = EngineOptimizer()
     seed: int = 1234
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -140,6 +142,11 @@ class EngineRequest:
     def log_dir(self) -> Path:
         """Where the engine writes logs of its own, beside its output."""
         return self.run_dir / "engine" / "logs"
+
+    @property
+    def trace_dir(self) -> Path:
+        """Where traces of steps lie, as those of our own trainer."""
+        return self.run_dir / "traces"
 
     @property
     def header(self) -> list[str]:

@@ -9,40 +9,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from scalewright.observe.breakdown.gaps import (
+    COARSE_TERMS,
+    LEAST_GAP_FRAC,
+    LEAST_TERM_FRAC,
+    OTHER,
+    TermGap,
+    slow_down,
+    term_gaps,
+    traced_terms_s,
+)
 from scalewright.observe.differences import ALL_TERMS, RunDifference, differences
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.series import StepSeries, step_series
 from scalewright.observe.findings.order import explain
 from scalewright.observe.findings.rule import Certainty, Explained
 
-LEAST_GAP_FRAC = 0.03
-"""A gap below is no gap: repeated runs of one configuration differ by a few percent."""
 SIGMAS = 3.0
 """And it must be so many standard errors of both medians."""
 MEDIAN_TO_SIGMA = 1.2533 * 1.4826
 """Standard error of a median per median absolute deviation and root of the number of steps, for normal noise."""
+SLOWED = 1.05
+"""A profiler that makes steps longer by more than this is mentioned."""
 EXPLAINED_FRAC = 0.5
 """A difference explains a gap if the terms that it can change hold this share of it."""
-LEAST_TERM_FRAC = 0.05
-"""Terms that hold less of the gap are not named in a verdict."""
-OTHER = "other"
-"""Time of a step that no term names."""
 Gap = Literal["slower", "faster", "equal", "unknown"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TermGap:
-    """One term of the step in both runs."""
-
-    name: str
-    first_s: float
-    second_s: float
-    gap_frac: float
-    """Its share of the whole gap; negative if it went the other way."""
-
-    @property
-    def gap_s(self) -> float:
-        return self.second_s - self.first_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,24 +141,21 @@ def _error_s(times_s: Sequence[float]) -> float:
 
 def _terms(a: _Side, b: _Side, scale: float, gap: Gap) -> list[TermGap]:
     """Terms that both runs have, and the rest of the step; the largest part of the gap first."""
-    first, second = _term_times_s(a), {name: time_s / scale for name, time_s in _term_times_s(b).items()}
-    shared = [name for name in first if name in second]
-    if not shared or gap == "unknown":
+    if gap == "unknown":
         return []
     whole = (a.series.median_s or 0.0, (b.series.median_s or 0.0) / scale)
-    pairs = {name: (first[name], second[name]) for name in shared}
-    rest = tuple(max(total - sum(pair[at] for pair in pairs.values()), 0.0) for at, total in enumerate(whole))
-    if max(rest) > LEAST_TERM_FRAC * max(whole):
-        pairs[OTHER] = (rest[0], rest[1])
-    total_s = whole[1] - whole[0]
-    terms = [
-        TermGap(
-            name=name, first_s=pair[0], second_s=pair[1], gap_frac=(pair[1] - pair[0]) / total_s if total_s else 0.0
-        )
-        for name, pair in pairs.items()
-        if any(pair)
-    ]
-    return sorted(terms, key=lambda one: -one.gap_frac)
+    first, second = _traced(a), _traced(b)
+    if not (first and second):
+        first, second = _term_times_s(a), _term_times_s(b)
+        shared = [name for name in first if name in second]
+        first, second = ({name: side[name] for name in shared} for side in (first, second))
+    second = {name: time_s / scale for name, time_s in second.items()}
+    return term_gaps(first, second, whole) if first else []
+
+
+def _traced(side: _Side) -> dict[str, float]:
+    """Terms of its traces, which tell kinds of computing; empty without traces."""
+    return traced_terms_s(side.evidence.rank_times, step_s=side.series.median_s)
 
 
 def _term_times_s(side: _Side) -> dict[str, float]:
@@ -202,7 +190,10 @@ def _suspects(
                     words=f"{one.rule.id} in {slow.name}: {one.seen.message.rstrip('.')}", finding=one,
                     explained_frac=min(share, 1.0), why=one.seen.gain.how, certainty=one.seen.certainty,
                 )  # fmt: skip
-    grown = {one.name: max(one.gap_frac, 0.0) for one in terms}
+    grown: dict[str, float] = {}
+    for term in terms:
+        name = COARSE_TERMS.get(term.name, term.name)
+        grown[name] = grown.get(name, 0.0) + max(term.gap_frac, 0.0)
     for difference in changed:
         yield _suspect_of(difference, grown, has_gap=gap in ("slower", "faster"))
 
@@ -303,5 +294,8 @@ def _notes(a: _Side, b: _Side, scale: float) -> Iterator[str]:
     for side in (a, b):
         if side.series.times_s and not side.series.is_enough:
             yield f"{side.name} has only {len(side.series.times_s)} steady steps."
+    longer = max(slow_down(side.evidence.rank_times, step_s=side.series.median_s) for side in (a, b))
+    if _traced(a) and _traced(b) and longer > SLOWED:
+        yield f"The profiler made steps up to {longer - 1.0:.0%} longer: terms are scaled to ordinary steps."
     if not (_term_times_s(a) and _term_times_s(b)):
         yield "Not both runs have a split of the step: add a profiler trace of each to see which term grew."

@@ -139,6 +139,41 @@ class FindingShown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GapTerm:
+    """One term of a step in two points."""
+
+    name: str
+    fastest_s: float
+    own_s: float
+    gap_frac: float
+    """Its share of the gap; negative where it goes the other way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapShown:
+    """Why a point is slower than the fastest one of its group."""
+
+    point: str
+    fastest: str
+    """Ids of both points."""
+    label: str
+    fastest_label: str
+    """Their values on the compared axis."""
+    where: str
+    """Values that both share, in words."""
+    step_time_s: float
+    fastest_step_time_s: float
+    origin: Origin
+    terms_origin: str
+    """measured, predicted, or empty where neither tells the terms of both."""
+    terms: tuple[GapTerm, ...]
+    """The largest part of the gap first."""
+    explained_frac: float | None
+    """Share of the gap that named terms hold."""
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyReport:
     """A whole study, ready to be drawn."""
 
@@ -155,6 +190,8 @@ class StudyReport:
     curves: tuple[CurveShown, ...] = ()
     scale_name: str = ""
     findings: tuple[FindingShown, ...] = ()
+    gaps: tuple[GapShown, ...] = ()
+    """Points against the fastest, term by term, if the study asks for it."""
     notes: tuple[str, ...] = ()
     measure_note: str = ""
     units: dict[str, str] = field(default_factory=dict)

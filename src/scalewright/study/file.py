@@ -180,6 +180,8 @@ class StudyFile(PointMatrix):
     scaling: Scaling | None = None
     relative: Relative | None = None
     """Adds the metric `ratio` to every point: its value over that of the reference point."""
+    gaps: Name | Literal[""] = ""
+    """Axis whose points are explained against the fastest one, term by term; empty: none."""
     measure: Measure | None = None
     pipeline: Pipeline | None = None
     """Stages that follow each other; these are the points to measure."""
@@ -200,6 +202,8 @@ class StudyFile(PointMatrix):
             lacking = [name for name in (self.scaling.over, *self.scaling.groups) if name not in known]
             if lacking:
                 raise ValueError(f"scaling names {lacking[0]!r}, which no point has: {near_names(lacking[0], known)}")
+        if self.gaps and self.gaps not in (known := {*axes_of(self), *axes_of(self.measure or self)}):
+            raise ValueError(f"gaps names {self.gaps!r}, which is no axis: {near_names(self.gaps, known)}")
         if self.pipeline is not None and self.measure is not None:
             if axes_of(self.measure):
                 raise ValueError("a study measures its pipeline or the points of [measure], not both: drop one")

@@ -38,6 +38,8 @@ class EngineRun:
     settings: dict[str, str] = field(default_factory=dict)
     """`--set key=value`."""
     extra_args: tuple[str, ...] = ()
+    profile_steps: int = 0
+    """Steps at the end that a profiler traces."""
     logs: tuple[str, ...] = ()
     """Of an imported run: the files that it was read from."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.bench.options import BudgetText, SystemName
+from scalewright.cli.bench.options import BudgetText, KeepTrace, SystemName
 from scalewright.cli.bench.start import run_benchmark
 from scalewright.cli.options import AsJson, CatalogFolder, DeviceName, RunFolder
 
@@ -43,6 +43,7 @@ def run(
     engine_dir: EngineFolder = None,
     seed: Annotated[int, typer.Option(help="Of weights and synthetic data.")] = 0,
     settings: SetText = None,
+    profile: KeepTrace = False,
     python: PythonPath = None,
     force: Annotated[bool, typer.Option("--force", help="Go on with a release that was not tested.")] = False,
     device: DeviceName = "auto",
@@ -57,7 +58,7 @@ def run(
         "engine", run_dir=run_dir, as_json=as_json, catalog=catalog, command=f"bench engine {engine}",
         engine=engine, model=model, layout=layout, steps=steps, seq=seq, precision=precision, task=task, data=data,
         load=_text(load), tokenizer=_text(tokenizer), engine_dir=_text(engine_dir), seed=seed,
-        set=shlex.join(settings or []) or None, python=_text(python), force=force, device=device,
+        set=shlex.join(settings or []) or None, python=_text(python), profile=profile, force=force, device=device,
         this_system=system, budget=budget, extra=shlex.join(extra or []) or None,
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from engine_setup import TokenWindows, hugging_face_model, leave, num_ranks, parameter_groups, rank, read_config, say
+from step_traces import StepTraces
 
 
 def deepspeed_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -91,19 +92,21 @@ def resume(engine: Any, config: dict[str, Any]) -> int:
 def train(engine: Any, samples: TokenWindows, config: dict[str, Any], first: int) -> None:
     every, folder = int(config["checkpoint"]["every"]), config["checkpoint"]["folder"]
     num_micro, steps = int(config["num_micro_batches"]), int(config["steps"])
+    traces = StepTraces(config)
     for step in range(first, steps):
-        started_s = time.perf_counter()
-        total = torch.zeros((), device=engine.device)
-        for micro in range(num_micro):
-            window = torch.from_numpy(samples.micro_batch(step, micro, rank())).to(engine.device)
-            logits = engine(input_ids=window[:, :-1], use_cache=False).logits
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), window[:, 1:].flatten())
-            engine.backward(loss)
-            engine.step()
-            total += loss.detach() / num_micro
-        torch.distributed.all_reduce(total)
-        value = float(total) / num_ranks()
-        took_s = time.perf_counter() - started_s
+        with traces.step(step):
+            started_s = time.perf_counter()
+            total = torch.zeros((), device=engine.device)
+            for micro in range(num_micro):
+                window = torch.from_numpy(samples.micro_batch(step, micro, rank())).to(engine.device)
+                logits = engine(input_ids=window[:, :-1], use_cache=False).logits
+                loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), window[:, 1:].flatten())
+                engine.backward(loss)
+                engine.step()
+                total += loss.detach() / num_micro
+            torch.distributed.all_reduce(total)
+            value = float(total) / num_ranks()
+            took_s = time.perf_counter() - started_s
         rate = samples.gbs / took_s
         say(f"steps: {step + 1} loss: {value:.6f} iter time (s): {took_s:.6f} samples/sec: {rate:.4f}")
         if every and (step + 1) % every == 0:

@@ -51,7 +51,7 @@ def main() -> None:
     arguments = TrainingArguments(**training_arguments(config), remove_unused_columns=False)
     trainer = OrderedTrainer(
         model=model, args=arguments, train_dataset=SampleSet(TokenWindows(config), int(config["steps"])),
-        callbacks=[StepTimes()],
+        callbacks=[StepTimes(config)],
     )  # fmt: skip
     trainer.model_accepts_loss_kwargs = False  # the mean over a micro-batch, averaged over micro-batches
     trainer.train(resume_from_checkpoint=last_checkpoint(config))

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from engine_setup import TokenWindows, fail, leave, num_ranks, parameter_groups, read_config, say
+from step_traces import StepTraces
 
 
 class NoStates:
@@ -108,25 +109,27 @@ def train(model: Any, optimizer: torch.optim.Optimizer, config: dict[str, Any], 
     rate, largest = float(config["optimizer"]["learning_rate"]), float(config["optimizer"]["clip_norm"])
     positions = torch.arange(samples.length).unsqueeze(0)
     hidden = torch.ones(samples.length, samples.length).triu(1).bool()[None, None]  # Megatron-Core's own is on a GPU
+    traces = StepTraces(config)
     for step in range(steps):
-        started_s = time.perf_counter()
-        total = torch.zeros(())
-        for micro in range(num_micro):
-            window = torch.from_numpy(samples.micro_batch(step, micro, dp_rank))
-            tokens, targets = window[:, :-1].contiguous(), window[:, 1:].contiguous()
-            losses = model(tokens, positions.expand(len(window), -1), hidden, labels=targets)
-            loss = losses.float().mean()
-            (loss / num_micro).backward()
-            total += loss.detach() / num_micro
-        for param in params:
-            if param.grad is not None:
-                dist.all_reduce(param.grad, group=data_group)
-                param.grad.div_(samples.dp)
-        dist.all_reduce(total, group=data_group)
-        norm = clip(params, largest, state.get_tensor_model_parallel_group())
-        optimizer.step()
-        optimizer.zero_grad()
-        took_s = time.perf_counter() - started_s
+        with traces.step(step):
+            started_s = time.perf_counter()
+            total = torch.zeros(())
+            for micro in range(num_micro):
+                window = torch.from_numpy(samples.micro_batch(step, micro, dp_rank))
+                tokens, targets = window[:, :-1].contiguous(), window[:, 1:].contiguous()
+                losses = model(tokens, positions.expand(len(window), -1), hidden, labels=targets)
+                loss = losses.float().mean()
+                (loss / num_micro).backward()
+                total += loss.detach() / num_micro
+            for param in params:
+                if param.grad is not None:
+                    dist.all_reduce(param.grad, group=data_group)
+                    param.grad.div_(samples.dp)
+            dist.all_reduce(total, group=data_group)
+            norm = clip(params, largest, state.get_tensor_model_parallel_group())
+            optimizer.step()
+            optimizer.zero_grad()
+            took_s = time.perf_counter() - started_s
         parts = (
             f" iteration {step + 1:8d}/{steps:8d}", f"consumed samples: {(step + 1) * samples.gbs:12d}",
             f"elapsed time per iteration (s): {took_s:.6f}", f"learning rate: {rate:.6E}",

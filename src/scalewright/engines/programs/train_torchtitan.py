@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from engine_setup import TokenWindows, check_weights, fail, leave, read_config
+from step_traces import StepTraces
 
 FLAVOR = "scalewright"
 
@@ -150,6 +151,13 @@ def main() -> None:
         job.checkpoint.initial_load_path, job.checkpoint.initial_load_in_hf = config["load"], True
         job.model.hf_assets_path = config["load"]
     trainer = Trainer(job)
+    traces, train_step = StepTraces(config), trainer.train_step
+
+    def traced_step(*words: Any, **more: Any) -> Any:
+        with traces.step(int(trainer.step) - 1):  # it counts from 1, and is raised before the step
+            return train_step(*words, **more)
+
+    trainer.train_step = traced_step
     try:
         trainer.train()
     finally:

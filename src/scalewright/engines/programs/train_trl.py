@@ -55,7 +55,7 @@ def supervised(config: dict[str, Any]) -> Any:
     )  # fmt: skip
     return SFTTrainer(
         model=hugging_face_model(config), args=arguments, train_dataset=data_set(config, "text"),
-        processing_class=small_tokenizer(config), callbacks=[StepTimes()],
+        processing_class=small_tokenizer(config), callbacks=[StepTimes(config)],
     )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def reinforced(config: dict[str, Any]) -> Any:
     )  # fmt: skip
     return GRPOTrainer(
         model=folder, args=arguments, train_dataset=data_set(config, "prompt"), processing_class=tokenizer,
-        reward_funcs=even_share, callbacks=[StepTimes()],
+        reward_funcs=even_share, callbacks=[StepTimes(config)],
     )  # fmt: skip
 
 

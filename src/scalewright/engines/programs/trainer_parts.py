@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from step_traces import StepTraces
 from transformers import TrainerCallback
 
 FSDP_FROM_ZERO = 2
@@ -50,16 +52,20 @@ def training_arguments(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class StepTimes(TrainerCallback):
-    """Adds the number and the time of the step to what the Trainer prints."""
+    """Adds the number and the time of the step to what the Trainer prints, and traces steps that the run names."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: dict[str, Any]) -> None:
         self._begun_s, self._took_s = time.perf_counter(), 0.0
+        self._traces, self._tracing = StepTraces(config), contextlib.ExitStack()
 
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        del args, control
+        self._tracing.enter_context(self._traces.step(state.global_step))
         self._begun_s = time.perf_counter()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         self._took_s = time.perf_counter() - self._begun_s
+        self._tracing.close()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         del args, control

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -11,6 +12,7 @@ from scalewright.observe.breakdown.distribution import Distribution, distributio
 from scalewright.observe.breakdown.terms import TermTable, axis_sizes, communication_term, term_table
 from scalewright.observe.breakdown.utilization import Utilization, utilization
 from scalewright.observe.evidence.evidence import Evidence
+from scalewright.observe.evidence.facts import RankTime
 from scalewright.observe.evidence.series import step_series
 
 NUM_KERNELS = 8
@@ -63,16 +65,25 @@ def breakdown_summary(evidence: Evidence) -> BreakdownSummary | None:
     by = "the run itself" if not first.is_traced else "trace of a device" if first.on_device else "trace of a host"
     reported = step_series(evidence).times_s or [time.step_s for time in times]
     return BreakdownSummary(
-        across=across, measured_by=by, collectives=_collectives(evidence), kinds_s=_means(evidence, "by_kind_s"),
+        across=across, measured_by=by, collectives=_collectives(evidence), kinds_s=_kinds_s(evidence),
         kernels_s=dict(list(_means(evidence, "top_kernels_s").items())[:NUM_KERNELS]),
         launch_idle_s=fmean(launches) if launches else None, terms=term_table(evidence),
         utilization=utilization(evidence), step_times=distribution(reported),
     )  # fmt: skip
 
 
+def _kinds_s(evidence: Evidence) -> dict[str, float]:
+    """Of the best times; where those are the run's own, which has no kinds, of its traces."""
+    traced = [time for time in evidence.rank_times if time.is_traced]
+    return _means(evidence, "by_kind_s") or _mean_table(traced, "by_kind_s")
+
+
 def _means(evidence: Evidence, name: str) -> dict[str, float]:
     """Means of a table over ranks and steps, largest first."""
-    times = best_times(evidence.rank_times)
+    return _mean_table(best_times(evidence.rank_times), name)
+
+
+def _mean_table(times: Sequence[RankTime], name: str) -> dict[str, float]:
     sums: dict[str, float] = {}
     for time in times:
         for key, value in getattr(time, name).items():

@@ -18,6 +18,7 @@ from scalewright.records.types import WARNING
 from scalewright.report.pipeline.page import chart_data, section
 from scalewright.report.study.columns import Column, columns, number_of
 from scalewright.report.study.files import without_advice
+from scalewright.report.study.gaps import page_groups
 from scalewright.report.study.marks import TITLE as MARK
 from scalewright.report.study.marks import is_marked, mark_notes, marks
 from scalewright.report.study.numbers import published_words, shown
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 SCRIPTS = ("numbers.js", "study.js", "pipeline.js")
-STYLES = ("study.css", "pipeline.css", "hybrid.css")
+STYLES = ("study.css", "gaps.css", "pipeline.css", "hybrid.css")
 DIGITS = 6
 """Significant digits of the numbers that charts are drawn from."""
 
@@ -66,7 +67,14 @@ def page(report: StudyReport) -> str:
         created=report.created,
         meta=report.machine,
         parts=[
-            {**_part(part, number), **_pipeline(environment, part, number), **_observations(environment, part, number)}
+            {
+                **_part(part, number),
+                **_pipeline(environment, part, number),
+                **_observations(environment, part, number),
+                "gaps": safe(
+                    environment.from_string(_text("gaps.html")).render(n=number, groups=list(page_groups(part.gaps)))
+                ),
+            }
             for number, part in enumerate(parts, start=1)
         ],
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),

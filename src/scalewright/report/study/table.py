@@ -12,6 +12,7 @@ from rich.markup import escape
 from scalewright.records.study_report import PLACE, MetricShown, Number, PointRow, StudyReport
 from scalewright.report.console import plain_table, print_warnings
 from scalewright.report.pipeline.stages import print_pipeline
+from scalewright.report.study.gaps import print_gaps
 from scalewright.report.study.marks import TITLE as MARK
 from scalewright.report.study.marks import is_marked, mark_notes, marks
 from scalewright.report.study.numbers import heading, published_words, ratio_text, shown
@@ -39,6 +40,7 @@ def print_study(console: Console, report: StudyReport) -> None:
         _print_problems(console, report)
     else:
         _print_points(console, report)
+    print_gaps(console, report.gaps)
     if report.observations is not None:
         print_observations(console, report.observations)
     print_warnings(console, report.warnings)

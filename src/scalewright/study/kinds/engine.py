@@ -23,7 +23,10 @@ from scalewright.here.devices import device_here
 from scalewright.here.place import HERE
 from scalewright.launch.prepare.language_setup import machine_of, resolve_ranks
 from scalewright.launch.prepare.outlook import Outlook, RunTooLargeError
-from scalewright.observe.collect import collect
+from scalewright.observe.breakdown.gaps import slow_down, traced_terms_s
+from scalewright.observe.collect import CollectedRun, collect
+from scalewright.observe.compare import SLOWED
+from scalewright.observe.readers.reading import read_evidence
 from scalewright.planner.answer import answer
 from scalewright.planner.question import ask
 from scalewright.records import metric_names as names
@@ -47,8 +50,12 @@ from scalewright.workload.run_options import AUTO
 
 OWN = "scalewright"
 """Our own trainer, beside the others."""
-SHARED = ("model", "layout", "system", "precision", "seq", "steps", "device", "data", "seed", "this_system", "budget")
+SHARED = (
+    "model", "layout", "system", "precision", "seq", "steps", "device", "data", "seed", "this_system", "budget",
+    "profile", "profile_steps",
+)  # fmt: skip
 """Options that our own trainer has as well."""
+TRACED = "the profiler made steps {longer:.0%} longer: terms are scaled to the time of an ordinary step"
 ENGINE_START_S = 30.0
 """Time that an engine takes before its first step, as seen on two cores; its import is most of it."""
 
@@ -82,6 +89,9 @@ class EngineBenchOptions:
     """Settings of the engine's own, `key=value` separated by blanks."""
     extra: str = ""
     """More words for the engine's command line."""
+    profile: bool = False
+    """Trace the last steps with PyTorch's profiler, which tells where a step goes."""
+    profile_steps: int = 2
     force: bool = False
     """Go on with a release that the tests do not cover."""
     this_system: str | None = None
@@ -142,10 +152,26 @@ class EngineKind:
         return _predicted(catalog, point, info, request, run, execution) if predicts else execution
 
     def measured(self, path: Path) -> Outcome:
-        return measured_training(path)[1]
+        run, outcome = measured_training(path)
+        return with_traced_terms(run, outcome)
 
     def samples(self, path: Path) -> tuple[float, ...]:
         return tuple(collect(RunDirectory(path)).series(names.STEP_TIME, slowest=True).tolist())
+
+
+def with_traced_terms(run: CollectedRun, outcome: Outcome) -> Outcome:
+    """The outcome with the terms of the run's traces as its parts, which tell kinds of computing apart."""
+    step = outcome.numbers.get("step_time_s")
+    if step is None or not run.directory.traces.is_dir():
+        return outcome
+    times = read_evidence([run.directory.traces]).rank_times
+    terms = traced_terms_s(times, step_s=step.value)
+    if not terms:
+        return outcome
+    parts = dict(sorted(((name, seconds / step.value) for name, seconds in terms.items()), key=lambda one: -one[1]))
+    longer = slow_down(times, step_s=step.value)
+    notes = (TRACED.format(longer=longer - 1.0),) if longer > SLOWED else ()
+    return replace(outcome, parts=parts, limit=next(iter(parts)), notes=(*outcome.notes, *notes))
 
 
 def _stack(catalog: Catalog, point: EngineBenchOptions, info: EngineInfo, device: str) -> str:
@@ -171,6 +197,7 @@ def _request(catalog: Catalog, point: EngineBenchOptions, info: EngineInfo, path
         device=cast(Any, device), num_steps=point.steps, run_dir=path.absolute(), data=point.data, load=point.load,
         tokenizer=point.tokenizer, engine_dir=point.engine_dir, engine_python=python, seed=point.seed,
         settings=settings_of(point.set), extra_args=tuple(shlex.split(point.extra)),
+        profile_steps=point.profile_steps if point.profile else 0,
     )  # fmt: skip
 
 
@@ -179,6 +206,7 @@ def _run(point: EngineBenchOptions, info: EngineInfo, request: EngineRequest) ->
         engine=info.id, model_id=request.spec.id, shape=request.shape, layout=request.layout,
         precision=request.recipe.name, task=request.task, steps=point.steps, device=request.device, data=request.data,
         load=request.load, seed=request.seed, settings=dict(request.settings), extra_args=request.extra_args,
+        profile_steps=request.profile_steps,
     )  # fmt: skip
 
 
