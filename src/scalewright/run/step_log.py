@@ -55,8 +55,8 @@ class StepLog:
         self._rank.metrics.write(step=step, name=name, value=value, unit=names.UNITS[name])
 
     @contextlib.contextmanager
-    def timing(self, *, is_profiled: bool) -> Iterator[StepClock]:
-        """Time the body of the `with`. It must wait for the device before it ends."""
+    def timing(self, *, is_profiled: bool, step: int = 0) -> Iterator[StepClock]:
+        """Time the body of the `with`. It must wait for the device before it ends. A trace names the step."""
         self._saves.held_s = 0.0
         with (
             profiler(self._device, records_shapes=self._records_shapes)
@@ -65,7 +65,8 @@ class StepLog:
         ):
             waited_s = self._host.waited_s()
             clock, cpu_started_s = StepClock(trace, time.perf_counter()), time.thread_time()
-            yield clock
+            with torch.profiler.record_function(f"ProfilerStep#{step}") if is_profiled else contextlib.nullcontext():
+                yield clock
             clock.wall_s = time.perf_counter() - clock.started_s
             clock.thread_cpu_s = time.thread_time() - cpu_started_s
             now_s = self._host.waited_s()

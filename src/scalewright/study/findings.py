@@ -8,8 +8,9 @@ from statistics import median
 
 from scalewright import units
 from scalewright.costs.interval import SHARED_NETWORK
-from scalewright.records.study_report import FindingShown, Number
+from scalewright.records.study_report import FindingShown, GapShown, Number
 from scalewright.study.expressions import shown
+from scalewright.study.gaps import gap_findings
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS, Metric
 from scalewright.study.order import agreement, is_search
@@ -29,12 +30,19 @@ DOUBTS = {
 """Doubts about a measurement, in a few words."""
 
 
-def findings_of(results: Results) -> Iterator[FindingShown]:
+def findings_of(results: Results, gaps: Sequence[GapShown] = ()) -> Iterator[FindingShown]:
     """How well predictions agree with measured and published figures, the best points, and what limits them.
 
     Doubts about the measurements behind these sentences come first.
     """
-    headlines = [*_agreement(results), *_statements(results), *_order(results), *_best(results), *_compared(results)]
+    headlines = [
+        *gap_findings(gaps),
+        *_agreement(results),
+        *_statements(results),
+        *_order(results),
+        *_best(results),
+        *_compared(results),
+    ]
     yield from _doubted(results, {point for finding in headlines for point in finding.evidence})
     yield from headlines
     yield from _limits(results)

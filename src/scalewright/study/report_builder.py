@@ -20,7 +20,7 @@ from scalewright.records.study_report import (
 )
 from scalewright.study.file import axes_of
 from scalewright.study.findings import findings_of
-from scalewright.study.gaps import gap_findings, gaps_of
+from scalewright.study.gaps import gaps_of
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS, Metric
 from scalewright.study.observations.table import observation_findings, observation_table
@@ -103,7 +103,7 @@ def report_of(results: Results, *, machine: str = "", now: datetime | None = Non
         curves=tuple(_curves(results, study_curves)),
         scale_name=_scale_name(results),
         units={name: METRICS[name].unit for name in sorted(_names(results))},
-        findings=(*gap_findings(gaps), *findings_of(results)),
+        findings=tuple(findings_of(results, gaps)),
         gaps=gaps,
         notes=(*study.file.notes, *contradictions(results), *results.notes),
         measure_note=study.file.measure.note if study.file.measure and results.measured else "",

@@ -71,7 +71,7 @@ def _origin(group: Sequence[GapShown]) -> str:
 
 
 def _not_explained(gap: GapShown) -> str:
-    return "-" if gap.explained_frac is None else f"{1.0 - gap.explained_frac:.0%}"
+    return "-" if gap.explained_frac is None else f"{round(1.0 - gap.explained_frac, 2) + 0.0:.0%}"  # never -0%
 
 
 def page_groups(gaps: Sequence[GapShown]) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,8 @@ from torch.utils import swap_tensors
 from scalewright.run.loss_scale import CountsUpdates
 from scalewright.workload.language_run import OptimizerSettings
 
+ANNOTATION = "Optimizer.step#AdamW.step"
+"""As optimizers of PyTorch mark themselves in a profiler's trace."""
 NUM_SCALARS = 4
 MAX_SIZES = 64
 """Different sizes of tensors that a kernel of its own is compiled for."""
@@ -96,14 +98,15 @@ class AdamW(CountsUpdates):
             self._set_scalars_there()
             self._count_made(overflowed)
             change = functools.partial(self._update_unless, overflowed)
-        for name, param in self.params.items():
-            master = local(self.masters.get(name, param.detach()))
-            weight = local(param.detach()).view(-1) if name in self.masters else None
-            decay = s.weight_decay if param.dim() > 1 else 0.0
-            change(
-                master.view(-1), weight, local(self.means[name]).view(-1), local(self.squares[name]).view(-1),
-                grads[name].reshape(-1), self.scalars, s.beta_1, s.beta_2, s.epsilon, decay,
-            )  # fmt: skip
+        with torch.profiler.record_function(ANNOTATION):
+            for name, param in self.params.items():
+                master = local(self.masters.get(name, param.detach()))
+                weight = local(param.detach()).view(-1) if name in self.masters else None
+                decay = s.weight_decay if param.dim() > 1 else 0.0
+                change(
+                    master.view(-1), weight, local(self.means[name]).view(-1), local(self.squares[name]).view(-1),
+                    grads[name].reshape(-1), self.scalars, s.beta_1, s.beta_2, s.epsilon, decay,
+                )  # fmt: skip
 
     def _set_scalars_there(self) -> None:
         """As `begin` does, from the device's count: a step that is skipped takes no part in warm-up and corrections."""

@@ -101,7 +101,8 @@ class LanguageTraining:
 
     def _step(self, step: int, loader: Loader) -> None:
         config = self.config
-        with self.log.timing(is_profiled=step >= config.steps - config.profile_steps and step > 0) as clock:
+        is_profiled = step >= config.steps - config.profile_steps and step > 0
+        with self.log.timing(is_profiled=is_profiled, step=step) as clock:
             batch = loader.next()
             result = self.session.step(batch.tokens_BL, batch.targets_BL)
             loss, norm = float(result.loss), float(result.grad_norm)  # waits for the device

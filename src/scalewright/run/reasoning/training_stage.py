@@ -256,7 +256,7 @@ class TrainingStage(ABC):
         flop_before = session.totals["training_flop"]
         session.clock.begin_step(step)
         try:
-            with self.log.timing(is_profiled=is_profiled) as clock:
+            with self.log.timing(is_profiled=is_profiled, step=step) as clock:
                 point = self.step(step)
                 ended_s = time.perf_counter()
         except ScalewrightError as error:

@@ -146,7 +146,8 @@ class VisionTraining:
 
     def _step(self, step: int, batches: Batches, *, is_first: bool) -> None:
         config = self.config
-        with self.log.timing(is_profiled=step >= config.steps - config.profile_steps and step > 0) as clock:
+        is_profiled = step >= config.steps - config.profile_steps and step > 0
+        with self.log.timing(is_profiled=is_profiled, step=step) as clock:
             batch = batches.next()
             result = self.session.step(batch.images_BHWC, batch.labels_B)
             loss = float(result.loss)  # waits for the device

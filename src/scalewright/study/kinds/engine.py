@@ -124,7 +124,9 @@ class EngineKind:
         shared = ("model", "layout", "system", "partition", "precision", "seq")
         chosen: dict[str, Value] = {name: getattr(point, name) for name in shared}
         if point.engine != OWN:
-            chosen["stack"] = _stack(catalog, point, find_engine(point.engine), _device(point))
+            elsewhere = "cpu" if point.device == "cpu" else "cuda"  # systems of the catalogue have accelerators
+            device = _device(point) if point.system == HERE else elsewhere
+            chosen["stack"] = _stack(catalog, point, find_engine(point.engine), device)
         return predict_point(catalog, chosen, where=where)
 
     def stored_prediction(self, prediction: dict[str, Any]) -> Outcome:
