@@ -54,6 +54,12 @@ def test_kernels_that_overlap_on_streams_count_once() -> None:
     assert milliseconds(time, "compute_s", "idle_s") == {"compute_s": 60, "idle_s": 40}
 
 
+def test_a_damaged_number_of_a_device_takes_no_memory() -> None:
+    damaged = span("kernel", "gemm", 60, 70, tid=7, device=2**31, stream=7)
+    (time,) = swept([step(0, 100), kernel(0, 50), damaged])
+    assert milliseconds(time, "compute_s") == {"compute_s": 50}
+
+
 def test_two_exposed_collectives_share_the_time_evenly() -> None:
     events = [step(0, 100), kernel(0, 50), collective(50, 90, group="tp"), collective(70, 90, stream=21, group="dp")]
     (time,) = swept(events)

@@ -138,7 +138,8 @@ def _main_device(line: TraceTimeline) -> int:
     if not len(columns):
         return 0
     spans = columns.spans
-    return int(np.argmax(np.bincount(columns.devices, weights=spans.ends - spans.starts)))
+    devices, places = np.unique(columns.devices, return_inverse=True)  # a damaged trace may have number 2^31
+    return int(devices[np.argmax(np.bincount(places, weights=spans.ends - spans.starts))])
 
 
 def _starts_inside(times: Floats, phases: Spans) -> Flags:
