@@ -55,7 +55,7 @@ def test_kernels_that_overlap_on_streams_count_once() -> None:
 
 
 def test_a_damaged_number_of_a_device_takes_no_memory() -> None:
-    damaged = span("kernel", "gemm", 60, 70, tid=7, device=2**31, stream=7)
+    damaged = span("kernel", "gemm", 60, 70, tid=7, device=2**31 - 1, stream=7)
     (time,) = swept([step(0, 100), kernel(0, 50), damaged])
     assert milliseconds(time, "compute_s") == {"compute_s": 50}
 

@@ -138,7 +138,7 @@ def _main_device(line: TraceTimeline) -> int:
     if not len(columns):
         return 0
     spans = columns.spans
-    devices, places = np.unique(columns.devices, return_inverse=True)  # a damaged trace may have number 2^31
+    devices, places = np.unique(columns.devices, return_inverse=True)  # a damaged trace may have number 2^31 - 1
     return int(devices[np.argmax(np.bincount(places, weights=spans.ends - spans.starts))])
 
 
