@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from scalewright.records.hybrid import read_hybrid
-from scalewright.records.reasoning import read_curve, read_stage, read_stored_answers
+from scalewright.records.reasoning import CurvePoint, read_curve, read_stage, read_stored_answers
 from scalewright.records.run_directory import RunDirectory
 from scalewright.workload.reasoning.accuracy import rise_of_marks, wilson_rate
 
@@ -50,6 +50,7 @@ TASKS = {
 }
 """Options of each task, and its problems that tests use."""
 NUM_ANSWERS = 8
+COMPILING = 5.0
 OUTSIDE = ("evaluation", "checkpoint")
 """Parts that are no part of a step."""
 STUDENT_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
@@ -132,10 +133,21 @@ def grpo(out: Path, options: argparse.Namespace, *, name: str, steps: int, extra
     return path
 
 
-def cumulative(path: Path) -> dict[str, np.ndarray]:
-    """Trained tokens and seconds after each step, from 0 on."""
-    curve = read_curve(RunDirectory(path))
-    whole = [sum(s for part, s in point.seconds_by_part.items() if part not in OUTSIDE) for point in curve]
+def step_s(point: CurvePoint) -> float:
+    return sum(seconds for part, seconds in point.seconds_by_part.items() if part not in OUTSIDE)
+
+
+def cumulative(path: Path, *, num_warm_up: int) -> dict[str, np.ndarray]:
+    """Trained tokens and seconds after each step, from 0 on.
+
+    Left out are the first steps and, where there are such, those that took over COMPILING times the median: on a GPU
+    they compile kernels for shapes that are met for the first time.
+    """
+    curve = read_curve(RunDirectory(path))[num_warm_up:]
+    if num_warm_up:
+        limit_s = COMPILING * statistics.median(step_s(point) for point in curve)
+        curve = [point for point in curve if step_s(point) <= limit_s]
+    whole = [step_s(point) for point in curve]
     columns = {
         "tokens": [point.num_tokens for point in curve],
         "rollout_s": [point.seconds_by_part.get("generation", 0.0) for point in curve],
@@ -176,7 +188,7 @@ def compare(out: Path, options: argparse.Namespace) -> None:
     steps = math.ceil(options.steps * (1.0 + options.more_steps_frac))
     pooled = grpo(out, options, name="budget", steps=steps, extra=(*flags, "--old-tokens", options.old_tokens))
     second = summary(pooled)
-    before, after = cumulative(all_done), cumulative(pooled)
+    before, after = (cumulative(path, num_warm_up=options.warm_up) for path in (all_done, pooled))
     num_tokens = float(min(before["tokens"][-1], after["tokens"][-1]))
     at = {
         (way, name): float(np.interp(num_tokens, columns["tokens"], columns[name]))
@@ -186,7 +198,9 @@ def compare(out: Path, options: argparse.Namespace) -> None:
     rise = rise_of_marks(second["marks"], first["marks"])
     emit(
         figure="gain", seed=options.seed, token_budget=budget, retention=options.retention, groups=options.groups,
-        old_tokens=options.old_tokens, num_equal_tokens=num_tokens,
+        old_tokens=options.old_tokens, num_equal_tokens=num_tokens, device=options.device, model=options.model,
+        num_counted_steps=[len(before["tokens"]) - 1, len(after["tokens"]) - 1], task=options.task,
+        num_open=options.num_prompts * NUM_ANSWERS,
         rollout_gain=at["all_done", "rollout_s"] / at["budget", "rollout_s"],
         whole_gain=at["all_done", "whole_s"] / at["budget", "whole_s"],
         seconds={f"{way}_{name}": value for (way, name), value in at.items()},
@@ -239,6 +253,7 @@ def main() -> None:
     parser.add_argument("--show", type=Path, nargs="+", metavar="FILE", help="print the table of finished runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=150, help="of waiting for all")
+    parser.add_argument("--warm-up", type=int, default=0, help="steps that do not count; GPUs compile in them")
     parser.add_argument("--more-steps-frac", type=float, default=0.1, help="steps of the budget beyond that")
     parser.add_argument("--sft-steps", type=int, default=600)
     parser.add_argument("--sft-learning-rate", type=float, default=4e-3)
