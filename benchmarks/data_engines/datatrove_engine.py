@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from datatrove.pipeline.filters import GopherQualityFilter
 from datatrove.pipeline.readers import JsonlReader
 from datatrove.pipeline.tokens import DocumentTokenizer
 from datatrove.pipeline.writers import JsonlWriter
+from datatrove.utils.hashing import HashConfig
 
 SOURCE, TOKENIZER, OUT, NUM_WORKERS = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
-CONFIG = MinhashConfig(num_buckets=16, hashes_per_bucket=6, n_grams=5)
+CONFIG = MinhashConfig(num_buckets=16, hashes_per_bucket=6, n_grams=5, hash_config=HashConfig(precision=32))
+"""As ours: 16 bands of 6 hashes of 32 bits over 5-grams of words."""
 
 
 def run(name: str, steps: list[object], num_tasks: int) -> None:
@@ -29,13 +32,9 @@ def run(name: str, steps: list[object], num_tasks: int) -> None:
 
 
 def main() -> None:
-    inputs = Path(OUT) / "in"
-    inputs.mkdir(parents=True)
-    lines = SOURCE.read_text().splitlines(keepends=True)
-    for task in range(NUM_WORKERS):  # a task of its reader takes whole files
-        (inputs / f"{task}.jsonl").write_text("".join(lines[task::NUM_WORKERS]))
+    """SOURCE is a folder with a file for each worker: a task of its reader takes whole files."""
     clean, signatures = f"{OUT}/clean", f"{OUT}/signatures"
-    run("filter", [JsonlReader(str(inputs)), GopherQualityFilter(), JsonlWriter(clean, compression=None)], NUM_WORKERS)
+    run("filter", [JsonlReader(str(SOURCE)), GopherQualityFilter(), JsonlWriter(clean, compression=None)], NUM_WORKERS)
     run("signatures", [JsonlReader(clean), MinhashDedupSignature(signatures, config=CONFIG)], NUM_WORKERS)
     run("buckets", [MinhashDedupBuckets(signatures, f"{OUT}/buckets", config=CONFIG)], 16)
     run("clusters", [MinhashDedupCluster(f"{OUT}/buckets", f"{OUT}/remove", config=CONFIG)], 1)
@@ -43,6 +42,10 @@ def main() -> None:
         f"{OUT}/tokens", tokenizer_name_or_path=TOKENIZER, eos_token="<|endoftext|>", shuffle_documents=False
     )
     run("tokens", [JsonlReader(clean), MinhashDedupFilter(f"{OUT}/remove"), tokenizer], NUM_WORKERS)
+    num_bytes = {
+        end: sum(one.stat().st_size for one in Path(OUT, "tokens").rglob(f"*{end}")) for end in (".ds", ".index")
+    }
+    print(json.dumps({"num_documents": num_bytes[".index"] // 8, "num_tokens": num_bytes[".ds"] // 2}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The baseline: a plain multiprocessing script. Filter, MinHash, tokenise, drop what shares a band, write."""
+"""The baseline: a plain multiprocessing script. Filter, MinHash, drop what shares a band, tokenise the rest, write."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ BANDS, ROWS = 16, 6
 RNG = np.random.default_rng(0)
 FACTORS = RNG.integers(1, 2**32, BANDS * ROWS, np.uint64) | np.uint64(1)
 SHIFTS = RNG.integers(0, 2**32, BANDS * ROWS, np.uint64)
+LINES_AT_ONCE = 100
 TOKENIZERS = []
 
 
@@ -52,18 +53,24 @@ def signature(text: str) -> np.ndarray:
     return (hashes & np.uint64(0xFFFFFFFF)).min(axis=0).astype(np.uint32)
 
 
-def work(lines: list[str]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    texts = [text for text in (json.loads(line)["text"] for line in lines) if is_good(text)]
-    encoded = TOKENIZERS[0].encode_batch_fast(texts, add_special_tokens=False)
-    return [signature(text) for text in texts], [np.array(one.ids, np.uint16) for one in encoded]
+def signed(lines: list[str]) -> list[np.ndarray | None]:
+    texts = [json.loads(line)["text"] for line in lines]
+    return [signature(text) if is_good(text) else None for text in texts]
 
 
-def chunks() -> Iterator[list[str]]:
+def encoded(lines: list[str]) -> list[np.ndarray]:
+    texts = [json.loads(line)["text"] for line in lines]
+    return [np.array(one.ids, np.uint16) for one in TOKENIZERS[0].encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def chunks(keeps: list[bool] | None = None) -> Iterator[list[str]]:
+    """Lines of the input, those that stay only where that is known."""
     batch: list[str] = []
     with SOURCE.open() as file:
-        for line in file:
-            batch.append(line)
-            if len(batch) >= 100:
+        for number, line in enumerate(file):
+            if keeps is None or keeps[number]:
+                batch.append(line)
+            if len(batch) >= LINES_AT_ONCE:
                 yield batch
                 batch = []
     if batch:
@@ -72,13 +79,19 @@ def chunks() -> Iterator[list[str]]:
 
 def main() -> None:
     seen: set[tuple[int, bytes]] = set()
+    keeps: list[bool] = []
     with Pool(NUM_WORKERS, begin) as pool, OUT.open("wb") as out:
-        for signatures, tokens in pool.imap(work, chunks()):
-            for one, ids in zip(signatures, tokens, strict=True):
-                keys = [(band, one[band * ROWS : (band + 1) * ROWS].tobytes()) for band in range(BANDS)]
-                if not any(key in seen for key in keys):
-                    seen.update(keys)
-                    ids.tofile(out)
+        for signatures in pool.imap(signed, chunks()):
+            for one in signatures:
+                keys = [] if one is None else [(at, one[at * ROWS : (at + 1) * ROWS].tobytes()) for at in range(BANDS)]
+                keeps.append(bool(keys) and not any(key in seen for key in keys))
+                seen.update(keys)
+        num_tokens = 0
+        for tokens in pool.imap(encoded, chunks(keeps)):
+            for ids in tokens:
+                ids.tofile(out)
+                num_tokens += len(ids)
+    print(json.dumps({"num_documents": sum(keeps), "num_tokens": num_tokens}))
 
 
 if __name__ == "__main__":

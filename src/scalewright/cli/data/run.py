@@ -27,15 +27,8 @@ def run(
     """Read, clean, deduplicate, tokenise, shuffle and write. Run it again to go on after a kill."""
     from scalewright.data.text.execution.backend import Backend
     from scalewright.data.text.execution.local import LocalBackend
-    from scalewright.data.text.execution.preparation import prepare_job
-    from scalewright.data.text.execution.run import run_job
     from scalewright.errors import ConfigError
-    from scalewright.records.documents import to_json
-    from scalewright.report.data.page import write_report
-    from scalewright.report.data.phase_bar import PhaseBar
-    from scalewright.report.data.terminal import print_data_set
 
-    job = prepare_job(pipeline, out=out)
     backend: Backend
     if ray:
         from scalewright.data.text.execution.ray_backend import RayBackend
@@ -46,6 +39,14 @@ def run(
     else:
         backend = LocalBackend(workers if workers is not None else len(os.sched_getaffinity(0)))
     try:
+        from scalewright.data.text.execution.preparation import prepare_job
+        from scalewright.data.text.execution.run import run_job
+        from scalewright.records.documents import to_json
+        from scalewright.report.data.page import write_report
+        from scalewright.report.data.phase_bar import PhaseBar
+        from scalewright.report.data.terminal import print_data_set
+
+        job = prepare_job(pipeline, out=out)
         with PhaseBar() as bar:
             result = run_job(job, backend, on_progress=bar.show, keep_work=keep_work)
     finally:

@@ -33,7 +33,7 @@ CLEAN = "clean"
 PAIRS_AT_ONCE = 16_384
 PAIRS_PER_TASK = 50_000
 TEXTS_AT_ONCE_BYTES = 2_000_000
-MOST_CLUSTERS = 10
+EXAMPLE_BYTES = 400
 NO_PAIRS = np.empty((0, 2), np.int64)
 
 
@@ -169,6 +169,7 @@ def mark_drops(work: Path, kind: str, *, num_tasks: int, num_verify: int = 0) ->
             paths = [files.path(number, "edges.npy") for number in range(num_tasks)]
             paths += [TaskFiles(work, VERIFY).path(number, "edges.npy") for number in range(num_verify)]
             summary = connect(work, paths, offsets, codes, CODES[NEAR])
+            summary["largest"] = _with_texts(summary["largest"], work)
         else:
             num = 0
             for number in range(num_tasks):
@@ -179,6 +180,18 @@ def mark_drops(work: Path, kind: str, *, num_tasks: int, num_verify: int = 0) ->
         codes.flush()
         del codes
     return summary
+
+
+def _with_texts(clusters: list[dict[str, int]], work: Path) -> list[dict[str, Any]]:
+    """Clusters with the place and the beginning of the text that stays."""
+    lookup = TextLookup(TaskFiles(work, CLEAN))
+    return [
+        {
+            "size": one["size"], "origin": lookup.origin(one["id"]),
+            "text": lookup.text(one["id"])[:EXAMPLE_BYTES].decode("utf-8", errors="replace"),
+        }
+        for one in clusters
+    ]  # fmt: skip
 
 
 def kept_bytes(work: Path, kind: str | None) -> int:

@@ -8,7 +8,8 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context
+from multiprocessing.context import ForkServerContext
 
 from scalewright.data.text.execution.backend import OnDone, PhaseTasks, Summary
 from scalewright.data.text.execution.tasks import run_task
@@ -16,6 +17,8 @@ from scalewright.errors import ConfigError, EnvironmentFailedError
 
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 """Each worker is one core: threads of libraries get in each other's way. This memory pool gives memory back."""
+LOADED_ONCE = ["scalewright.data.text.execution.tasks", "pyarrow.compute", "tokenizers"]
+"""Modules of the process that all workers are forked from. It has no threads, so that forking it is safe."""
 AHEAD = 4
 """Tasks per worker that may wait."""
 
@@ -28,6 +31,10 @@ class LocalBackend:
             raise ConfigError(f"{num_workers} workers: a pipeline needs 1 or more")
         self._num_workers = num_workers
         self._pool: ProcessPoolExecutor | None = None
+        if num_workers > 1:
+            with _one_thread():
+                _forking()  # its imports run beside what the caller does before the first task
+                forkserver.ensure_running()
 
     @property
     def num_workers(self) -> int:
@@ -35,7 +42,7 @@ class LocalBackend:
 
     def run(self, tasks: PhaseTasks, on_done: OnDone) -> None:
         """Do every task; the first error ends the others."""
-        if self._num_workers == 1 or len(tasks.numbers) == 1:
+        if self._num_workers == 1 or (self._pool is None and len(tasks.numbers) == 1):
             with _one_thread():
                 for number in tasks.numbers:
                     on_done(number, run_task(tasks.work, tasks.phase, number))
@@ -52,7 +59,7 @@ class LocalBackend:
     def _run_in_pool(self, tasks: PhaseTasks, on_done: OnDone) -> None:
         with _one_thread():  # workers inherit it
             pool = self._pool or ProcessPoolExecutor(
-                self._num_workers, mp_context=get_context("spawn"), initializer=_begin
+                self._num_workers, mp_context=_forking(), initializer=_begin
             )  # fmt: skip
             self._pool = pool
             waiting: dict[Future[Summary], int] = {}
@@ -78,6 +85,13 @@ def _collect(waiting: dict[Future[Summary], int], on_done: OnDone) -> None:
     done, _ = wait(waiting, return_when=FIRST_COMPLETED)
     for future in done:
         on_done(waiting.pop(future), future.result())
+
+
+def _forking() -> ForkServerContext:
+    """Workers that share what a server has imported: a start takes a fraction of a new interpreter's time."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(LOADED_ONCE)
+    return context
 
 
 def _begin() -> None:

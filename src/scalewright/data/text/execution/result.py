@@ -9,7 +9,6 @@ from scalewright import __version__
 from scalewright.data.text.duplicates.tasks import CLEAN
 from scalewright.data.text.execution.job import DataJob
 from scalewright.data.text.execution.tally import merged
-from scalewright.data.text.execution.texts import TextLookup
 from scalewright.data.text.execution.work_files import TaskFiles, whole_file
 from scalewright.data.text.pipeline_file import PipelineFile
 from scalewright.data.text.tokens.finish_task import LENGTH_EDGES
@@ -49,7 +48,7 @@ def build_result(
         "steps": merged(tallies, job.pipeline.num_examples),
         "problems": _problems(cleaned),
         "num_aside": _write_aside(job, work, cleaned),
-        "clusters": _with_texts(clusters, work),
+        "clusters": clusters,
         "lengths": _lengths(finished) if job.pipeline.tokenise is not None else [],
         "phases": phases,
         "write_cpu_s": sum(one["cpu_s"] for one in shards),
@@ -88,21 +87,6 @@ def _write_aside(job: DataJob, work: Path, cleaned: list[dict[str, Any]]) -> int
                 if one["num_aside"]:
                     file.write(files.path(number, "aside.jsonl").read_bytes())
     return num
-
-
-def _with_texts(clusters: dict[str, Any], work: Path) -> dict[str, Any]:
-    """The largest clusters with the beginning of the text that stays."""
-    if "largest" not in clusters:
-        return clusters
-    lookup = TextLookup(TaskFiles(work, CLEAN))
-    largest = [
-        {
-            "size": one["size"], "origin": lookup.origin(one["id"]),
-            "text": lookup.text(one["id"])[:400].decode("utf-8", errors="replace"),
-        }
-        for one in clusters["largest"]
-    ]  # fmt: skip
-    return {**clusters, "largest": largest}
 
 
 def _lengths(finished: list[dict[str, Any]]) -> list[dict[str, int]]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from scalewright.data.text.arrow_arrays import bytes_array, text_array
 from scalewright.data.text.cleaning.text_view import Ints
 from scalewright.data.text.duplicates.key_tables import chunk_of, row_of
 from scalewright.data.text.execution.work_files import TaskFiles
@@ -25,7 +26,7 @@ class TextWriter:
     def __init__(self, path: Path) -> None:
         self.pa: Any = pyarrow()
         self.schema = self.pa.schema(
-            [("text", self.pa.large_binary()), ("url", self.pa.string()), ("origin", self.pa.string())]
+            [("text", self.pa.large_binary()), ("url", self.pa.large_utf8()), ("origin", self.pa.large_utf8())]
         )
         options = self.pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
         self.writer = self.pa.ipc.new_file(str(path), self.schema, options=options)
@@ -37,8 +38,8 @@ class TextWriter:
         self.writer.close()
 
     def add(self, documents: list[TextDocument], contents: list[bytes]) -> None:
-        columns = [contents, [one.url for one in documents], [one.origin for one in documents]]
-        arrays = [self.pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
+        texts = [text_array([one.url for one in documents]), text_array([one.origin for one in documents])]
+        arrays = [bytes_array(contents), *texts]
         self.writer.write_batch(self.pa.record_batch(arrays, schema=self.schema))
 
 

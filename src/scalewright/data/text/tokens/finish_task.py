@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright import units
+from scalewright.data.text.arrow_arrays import bytes_array, number_array, text_array
 from scalewright.data.text.cleaning.text_view import Hashes, Ints, mixed
 from scalewright.data.text.duplicates.key_tables import DropCodes
 from scalewright.data.text.duplicates.spans import ChunkCuts
@@ -65,15 +66,14 @@ class _Pieces:
         shards, places = order_keys(self.job.pipeline, indices, self.num_shards, self.num_documents)
         order = np.lexsort((indices, places, shards))
         pa: Any = pyarrow()
-        columns: dict[str, Any] = {"index": pa.array(indices[order]), "place": pa.array(places[order])}
+        columns: dict[str, Any] = {"index": number_array(indices[order]), "place": number_array(places[order])}
         if self.texts:
-            columns["text"] = pa.array([self.texts[one] for one in order], pa.large_binary())
-            columns["url"] = pa.array([self.urls[one] for one in order], pa.large_utf8())
+            columns["text"] = bytes_array([self.texts[one] for one in order])
+            columns["url"] = text_array([self.urls[one] for one in order])
         if self.tokens:
             ends = np.cumsum([0, *(len(self.tokens[one]) for one in order)])
-            columns["tokens"] = pa.LargeListArray.from_arrays(
-                pa.array(ends, pa.int64()), pa.array(np.concatenate([self.tokens[one] for one in order]))
-            )
+            joined = np.concatenate([self.tokens[one] for one in order])
+            columns["tokens"] = pa.LargeListArray.from_arrays(number_array(ends), number_array(joined))
         batch = pa.record_batch(list(columns.values()), names=list(columns))
         path = self.files.path(self.number, f"{self.num_pieces:04d}.arrow")
         with whole_file(path) as hidden, pa.ipc.new_file(str(hidden), batch.schema) as writer:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scalewright.data.text.arrow_arrays import number_array, numbers_of
 from scalewright.data.text.execution.job import DataJob, read_job
 from scalewright.data.text.execution.work_files import TaskFiles
 from scalewright.data.text.pipeline_file import TOKEN_FORMATS, PipelineFile
@@ -57,18 +58,21 @@ def _gathered(work: Path, job: DataJob, shard: int) -> Any:
             batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
             parts.append(batch.slice(start, stop - start))
     if not parts:
-        return pa.table({"index": pa.array([], pa.int64())})
-    table = pa.Table.from_batches(parts)
-    order = np.lexsort((table["index"].to_numpy(), table["place"].to_numpy()))
-    return table.take(pa.array(order)).combine_chunks()
+        return pa.table({"index": number_array(np.empty(0, np.int64))})
+    index = np.concatenate([numbers_of(part.column("index"), np.int64) for part in parts])
+    place = np.concatenate([numbers_of(part.column("place"), np.uint64) for part in parts])
+    order = np.lexsort((index, place))
+    return pa.Table.from_batches(parts).take(number_array(order)).combine_chunks()
 
 
 def _write_tokens(pipeline: PipelineFile, table: Any, number: int, prefix: Path) -> dict[str, Any]:
     if "tokens" not in table.column_names:
         return {"paths": [], "num_sequences": 0, "num_tokens": 0}
     lists = table["tokens"].chunk(0)
-    tokens = lists.values.to_numpy(zero_copy_only=True)[lists.offsets[0].as_py() : lists.offsets[-1].as_py()]
-    lengths = np.diff(lists.offsets.to_numpy(zero_copy_only=True))
+    offsets = numbers_of(lists.offsets, np.int64)
+    kind = np.uint16 if lists.values.type == pyarrow().uint16() else np.int32
+    tokens = numbers_of(lists.values, kind)[offsets[0] : offsets[-1]]
+    lengths = np.diff(offsets)
     if pipeline.pack is None:
         paths = write_megatron(prefix, tokens, lengths)
         return {"paths": paths, "num_sequences": len(lengths), "num_tokens": len(tokens)}
@@ -79,8 +83,8 @@ def _write_tokens(pipeline: PipelineFile, table: Any, number: int, prefix: Path)
         paths, num_tokens = write_npy(prefix, rows), rows.size
     elif pipeline.write.format == "parquet":
         pa: Any = pyarrow()
-        starts = pa.array(np.arange(num_whole + 1, dtype=np.int64) * sequence)
-        column = pa.LargeListArray.from_arrays(starts, pa.array(rows.reshape(-1)))
+        starts = number_array(np.arange(num_whole + 1, dtype=np.int64) * sequence)
+        column = pa.LargeListArray.from_arrays(starts, number_array(rows.reshape(-1)))
         paths, num_tokens = write_parquet(prefix, pa.table({"input_ids": column})), rows.size
     else:
         rest = tokens[num_whole * sequence :] if pipeline.pack.keep_rest else tokens[:0]
