@@ -92,6 +92,24 @@ def test_a_pipeline_killed_again_and_again_gives_the_same_bytes(tmp_path: Path, 
     )
 
 
+@pytest.mark.kills
+def test_workers_end_when_only_their_parent_is_killed(tmp_path: Path) -> None:
+    process = started(inputs(tmp_path, 400), tmp_path / "out")
+    while process.poll() is None and num_done(tmp_path / "out") < 2:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    for _ in range(600):
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            break
+        time.sleep(0.1)
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail("a worker outlives its parent")
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 66 MiB: more than the reserve for others, less than the pipeline comes to need."""

@@ -364,22 +364,6 @@ def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
     assert run_pipeline(path, tmp_path / "out")["num_documents"] == len(TEXTS)
 
 
-def test_repeated_paragraphs_are_cut_from_later_documents(tmp_path: Path) -> None:
-    footer = made_text(900, num_words=40)
-    texts = [
-        f"{TEXTS[0]}\n\n{footer}",
-        f"{TEXTS[1]}\n\n{footer}\n\n{TEXTS[2]}",
-        footer,
-        f"short one\n\n{TEXTS[3]}",
-        "short one",
-    ]
-    write_rows(tmp_path / "in.jsonl", rows(texts))
-    result = run_pipeline(write_pipeline(tmp_path, 'chunk = "900 B"\n[deduplicate]\nspans = 20'), tmp_path / "out")
-    kept = [row["text"] for row in written_rows(tmp_path / "out")]
-    assert kept == [texts[0], f"{TEXTS[1]}\n\n{TEXTS[2]}", texts[3], texts[4]]
-    assert result["steps"]["cut repeated paragraphs"]["reasons"] == {"only repeated paragraphs": 1}
-
-
 def test_the_page_escapes_what_documents_hold(tmp_path: Path) -> None:
     from scalewright.report.data.page import data_page
 

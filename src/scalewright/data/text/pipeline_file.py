@@ -19,6 +19,8 @@ RuleName = Literal[
     "repeated_ngrams", "end_of_line", "short_lines", "braces", "placeholder", "language",
     "gopher_quality", "gopher_repetition", "c4", "fineweb",
 ]  # fmt: skip
+SpanUnit = Literal["word", "byte"]
+LEAST_SPAN = 8
 TOKEN_FORMATS = ("megatron", "npy")
 
 
@@ -123,7 +125,15 @@ class DeduplicateStep(_Table):
     url: bool = False
     near: NearDuplicates | None = None
     spans: int = Field(default=0, ge=0, le=100_000)
-    """Paragraphs of at least so many words that an earlier document has are cut out; 0: none."""
+    """Runs of at least so many words that an earlier place has are cut out; 0: none."""
+    span_unit: SpanUnit = "word"
+    """byte: for languages that do not separate words by spaces; `spans` then counts bytes."""
+
+    @model_validator(mode="after")
+    def _long_enough(self) -> Self:
+        if 0 < self.spans < LEAST_SPAN:
+            raise ValueError(f"spans = {self.spans}: runs that short are in every text; use {LEAST_SPAN} or more, or 0")
+        return self
 
 
 class DecontaminateStep(_Table):

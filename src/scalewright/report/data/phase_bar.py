@@ -11,7 +11,8 @@ from scalewright.report.live_bar import LiveBar
 
 PHASE_WORDS = {
     "clean": "reading and filtering", "exact": "equal texts", "url": "equal addresses", "near": "near duplicates",
-    "verify": "comparing near duplicates", "spans": "repeated paragraphs", "finish": "tokenising",
+    "verify": "comparing near duplicates", "spans": "repeated spans",
+    "cuts": "comparing repeated spans", "finish": "tokenising",
     "write": "writing shards",
 }  # fmt: skip
 

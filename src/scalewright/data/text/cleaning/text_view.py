@@ -46,7 +46,8 @@ def _powers(base: int, num: int) -> Hashes:
     return np.multiply.accumulate(factors)
 
 
-def _power_table(base: int, num: int) -> Hashes:
+def power_table(base: int, num: int) -> Hashes:
+    """Powers of BASE or of its inverse; the tables are kept."""
     return _powers(base, 1 << max(num - 1, 1).bit_length())[:num]
 
 
@@ -83,7 +84,7 @@ class TextView:
     def _prefix(self) -> Hashes:
         values = LOWER[self.buffer].astype(np.uint64)
         values += np.uint64(1)
-        values *= _power_table(BASE, len(values))
+        values *= power_table(BASE, len(values))
         prefix = np.empty(len(values) + 1, np.uint64)
         prefix[0] = 0
         np.cumsum(values, out=prefix[1:])
@@ -92,7 +93,7 @@ class TextView:
     def hashes(self, starts: Ints, ends: Ints) -> Hashes:
         """A hash of each piece, with ASCII letters as lower case. Equal pieces have equal hashes wherever they are."""
         sums = self._prefix[ends] - self._prefix[starts]
-        sums *= _power_table(INVERSE_BASE, len(self.buffer) + 1)[starts]
+        sums *= power_table(INVERSE_BASE, len(self.buffer) + 1)[starts]
         return mixed(sums)
 
     def _runs(self, inside: NDArray[np.bool_]) -> TextSpans:

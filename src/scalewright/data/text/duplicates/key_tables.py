@@ -93,9 +93,13 @@ def groups(files: TaskFiles, chunks: range, key_range: KeyRange, dropped: DropCo
     merged_keys, ids = np.concatenate(all_keys), np.concatenate(all_ids)
     del all_keys, all_ids
     order = np.lexsort((ids, merged_keys))
-    merged_keys, ids = merged_keys[order], ids[order]
+    return grouped_keys(merged_keys[order], ids[order])
+
+
+def grouped_keys(keys: Hashes, ids: Ints) -> KeyGroups:
+    """Groups of equal keys, of keys in order."""
     same_as_before = np.zeros(len(ids), np.bool_)
-    same_as_before[1:] = merged_keys[1:] == merged_keys[:-1]
+    same_as_before[1:] = keys[1:] == keys[:-1]
     in_group = same_as_before.copy()
     in_group[:-1] |= same_as_before[1:]
     return KeyGroups(ids[in_group], ~same_as_before[in_group])

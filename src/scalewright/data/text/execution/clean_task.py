@@ -15,7 +15,7 @@ from scalewright.data.text.cleaning.batch import BatchCleaner, CleanBatch
 from scalewright.data.text.cleaning.text_view import Hashes, TextView
 from scalewright.data.text.duplicates.key_tables import write_keys
 from scalewright.data.text.duplicates.minhash import band_keys, signatures
-from scalewright.data.text.duplicates.spans import SpanCollector
+from scalewright.data.text.duplicates.span_anchors import SpanCollector
 from scalewright.data.text.execution.job import DataJob, read_job
 from scalewright.data.text.execution.tally import KEPT, Tally
 from scalewright.data.text.execution.texts import TextWriter
@@ -105,7 +105,7 @@ class _KeyCollector:
         self.num_spans = 0
         self.keys: list[Hashes] = []
         self.checks: list[Hashes] = []
-        self.spans = SpanCollector(step.spans) if step is not None and step.spans else None
+        self.spans = SpanCollector(step.spans, step.span_unit) if step is not None and step.spans else None
 
     def add(self, batch: CleanBatch, signature_file: BinaryIO) -> None:
         if self.step is None:

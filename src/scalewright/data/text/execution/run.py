@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from scalewright.data.room import check_room
-from scalewright.data.text.duplicates.spans import SPANS, num_span_tasks
+from scalewright.data.text.duplicates.span_anchors import SPANS, num_span_tasks
+from scalewright.data.text.duplicates.span_cuts import CUTS
 from scalewright.data.text.duplicates.tasks import (
     EXACT,
     NEAR,
@@ -174,8 +175,8 @@ class _Run:
         left_bytes = kept_bytes(self.work, kinds[-1] if kinds else None)
         write = self.job.pipeline.write
         num_shards = write.num_shards or max(1, -(-left_bytes // write.shard))
-        num_spans = self._find_spans(cleaned)
-        finished = self.phase(FINISH, len(self.job.chunks), num_shards=num_shards, num_span_tasks=num_spans)
+        self._find_spans(cleaned)
+        finished = self.phase(FINISH, len(self.job.chunks), num_shards=num_shards)
         shards = self.phase(SHARD, num_shards)
         return build_result(
             self.job, self.work, cleaned=cleaned, finished=finished, shards=shards, clusters=clusters,
@@ -203,14 +204,13 @@ class _Run:
                 clusters["num_exact"] = marked["num_drops"]
         return clusters
 
-    def _find_spans(self, cleaned: list[dict[str, Any]]) -> int:
-        """Look for repeated paragraphs if the pipeline cuts them; returns the number of tasks."""
+    def _find_spans(self, cleaned: list[dict[str, Any]]) -> None:
+        """Look for repeated runs of words if the pipeline cuts them."""
         step = self.job.pipeline.deduplicate
-        if step is None or not step.spans:
-            return 0
-        num_tasks = num_span_tasks(sum(one["num_spans"] for one in cleaned))
-        self.phase(SPANS, num_tasks)
-        return num_tasks
+        if step is not None and step.spans:
+            num_tasks = num_span_tasks(sum(one["num_spans"] for one in cleaned))
+            self.phase(SPANS, num_tasks)
+            self.phase(CUTS, len(self.job.chunks), num_span_tasks=num_tasks)
 
     def _check_read(self, cleaned: list[dict[str, Any]]) -> None:
         """If not one document could be read, say why instead of writing an empty set."""

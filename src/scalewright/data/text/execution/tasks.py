@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.data.text.duplicates.key_tables import DropCodes
-from scalewright.data.text.duplicates.spans import SPANS, span_task
+from scalewright.data.text.duplicates.span_anchors import SPANS, span_task
+from scalewright.data.text.duplicates.span_cuts import CUTS, cut_task
 from scalewright.data.text.duplicates.tasks import (
     EXACT,
     NEAR,
@@ -69,8 +70,10 @@ def _done(work: Path, phase: str, number: int) -> Summary:
             return verify_task(work, number, num_near_tasks=num_near_tasks, num_tasks=num_tasks)
         case "spans":
             return _span_task(work, number, plan)
+        case "cuts":
+            return _cut_task(work, number, plan)
         case "finish":
-            return finish_chunk(work, number, num_shards=plan["num_shards"], num_span_tasks=plan["num_span_tasks"])
+            return finish_chunk(work, number, num_shards=plan["num_shards"])
         case "write":
             return write_shard(work, number)
     kind = phase.removeprefix(MARK)
@@ -84,7 +87,13 @@ def _span_task(work: Path, number: int, plan: dict[str, Any]) -> Summary:
     return span_task(work, number, num_tasks=plan["num_tasks"], num_chunks=len(job.chunks), dropped=dropped)
 
 
+def _cut_task(work: Path, number: int, plan: dict[str, Any]) -> Summary:
+    step = read_job(work).pipeline.deduplicate
+    assert step is not None
+    return cut_task(work, number, num_span_tasks=plan["num_span_tasks"], least=step.spans, unit=step.span_unit)
+
+
 PHASES = (
-    CLEAN, EXACT, f"{MARK}{EXACT}", URL, f"{MARK}{URL}", NEAR, VERIFY, f"{MARK}{NEAR}", SPANS, FINISH, SHARD,
+    CLEAN, EXACT, f"{MARK}{EXACT}", URL, f"{MARK}{URL}", NEAR, VERIFY, f"{MARK}{NEAR}", SPANS, CUTS, FINISH, SHARD,
 )  # fmt: skip
 """In the order in which they run; a pipeline leaves out those of steps that it does not have."""

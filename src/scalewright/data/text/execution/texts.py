@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from scalewright import units
 from scalewright.data.text.arrow_arrays import bytes_array, text_array
 from scalewright.data.text.cleaning.text_view import Ints
 from scalewright.data.text.duplicates.key_tables import chunk_of, row_of
@@ -17,7 +18,9 @@ from scalewright.data.text.pyarrow_module import pyarrow
 from scalewright.data.text.reading.documents import TextDocument
 
 MAX_OPEN = 64
-"""Batches that are kept for the next document."""
+"""Files that are kept open."""
+MAX_KEPT_BYTES = 64 * units.MIB
+"""Of batches that are kept for the next document."""
 
 
 class TextWriter:
@@ -73,6 +76,7 @@ class TextLookup:
         self.files = files
         self._readers: OrderedDict[int, tuple[Any, Ints]] = OrderedDict()
         self._batches: OrderedDict[tuple[int, int], Any] = OrderedDict()
+        self._kept_bytes = 0
 
     def text(self, number: int) -> bytes:
         content: bytes = self._value(number, 0)
@@ -90,8 +94,9 @@ class TextLookup:
         if batch is None:
             batch = reader.get_batch(at)
             self._batches[chunk, at] = batch
-            if len(self._batches) > MAX_OPEN:
-                self._batches.popitem(last=False)
+            self._kept_bytes += batch.nbytes
+            while self._kept_bytes > MAX_KEPT_BYTES and len(self._batches) > 1:
+                self._kept_bytes -= self._batches.popitem(last=False)[1].nbytes
         else:
             self._batches.move_to_end((chunk, at))
         return batch.column(column)[row - int(starts[at])].as_py()

@@ -12,7 +12,7 @@ from scalewright import units
 from scalewright.data.text.arrow_arrays import bytes_array, number_array, text_array
 from scalewright.data.text.cleaning.text_view import Hashes, Ints, mixed
 from scalewright.data.text.duplicates.key_tables import DropCodes
-from scalewright.data.text.duplicates.spans import ChunkCuts
+from scalewright.data.text.duplicates.span_cuts import ChunkCuts
 from scalewright.data.text.duplicates.tasks import CLEAN, CODES, kinds_of, offsets_of
 from scalewright.data.text.execution.job import DataJob, read_job
 from scalewright.data.text.execution.tally import KEPT, Tally
@@ -24,7 +24,7 @@ from scalewright.data.text.tokens.contamination import shared_ngrams
 from scalewright.data.text.tokens.text_tokenizer import open_text_tokenizer
 
 FINISH = "finish"
-DEDUPLICATE, CUT_SPANS = "deduplicate", "cut repeated paragraphs"
+DEDUPLICATE, CUT_SPANS = "deduplicate", "cut repeated spans"
 DECONTAMINATE, TOKENISE = "decontaminate", "tokenise"
 PIECE_BYTES = 48 * units.MIB
 LENGTH_EDGES = tuple(2**power for power in range(4, 24))
@@ -94,13 +94,14 @@ def order_keys(pipeline: PipelineFile, indices: Ints, num_shards: int, num_docum
     return ((places >> np.uint64(32)) * np.uint64(num_shards) >> np.uint64(32)).astype(np.int64), places
 
 
-def finish_chunk(work: Path, number: int, *, num_shards: int, num_span_tasks: int = 0) -> dict[str, Any]:
+def finish_chunk(work: Path, number: int, *, num_shards: int) -> dict[str, Any]:
     """Write what is left of a chunk in pieces for the shards; returns what was counted."""
     job, files = read_job(work), TaskFiles(work, FINISH)
     offsets, tally = offsets_of(work), Tally(job.pipeline.num_examples)
     kinds = kinds_of(job.pipeline.deduplicate)
     codes = DropCodes(work / f"drops-{kinds[-1]}.npy", offsets).of_chunk(number) if kinds else None
-    cuts = ChunkCuts(work, number, num_span_tasks) if num_span_tasks else None
+    step = job.pipeline.deduplicate
+    cuts = ChunkCuts(work, number) if step is not None and step.spans else None
     pieces = _Pieces(job, files, number, num_shards, int(offsets[-1]))
     lengths = np.zeros(len(LENGTH_EDGES) + 1, np.int64)
     num_tokens = 0
@@ -152,7 +153,7 @@ def _without_duplicates(batch: TextBatch, codes: NDArray[np.uint8], tally: Tally
 
 
 def _without_spans(batch: TextBatch, rows: list[int], cuts: ChunkCuts, tally: Tally) -> list[int]:
-    """Cut repeated paragraphs from the texts of the batch; documents of which nothing is left go."""
+    """Cut repeated runs of words from the texts of the batch; documents of which nothing is left go."""
     with tally.timed(CUT_SPANS) as step:
         kept = []
         for row in rows:
@@ -166,7 +167,7 @@ def _without_spans(batch: TextBatch, rows: list[int], cuts: ChunkCuts, tally: Ta
                 step.docs_out += 1
                 step.bytes_out += len(text)
             else:
-                _example(tally, CUT_SPANS, "only repeated paragraphs", batch, row, "earlier documents have all of it")
+                _example(tally, CUT_SPANS, "only repeated spans", batch, row, "earlier documents have all of it")
     return kept
 
 
