@@ -21,7 +21,7 @@ from pathlib import Path
 from scalewright import units
 
 ROOTS = ("/usr/share", "/usr/lib/python3", f"/usr/lib/python3.{sys.version_info.minor}", "/usr/include", sys.prefix)
-NAMES = ("copyright", "README", "NEWS", "AUTHORS", "TODO")
+NAMES = ("copyright", "README", "NEWS", "AUTHORS")
 SUFFIXES = (".txt", ".md", ".rst", ".py", ".pyi", ".h", ".hpp", ".c", ".pod", ".html", ".tex", ".texi", ".el", ".pm")
 SECTIONS = tuple(f".{number}" for number in range(1, 9))
 """Endings of manual pages."""
