@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from scalewright.observe.evidence.facts import Happening, JobFact, Spot, StepFac
 from scalewright.observe.findings.catalogue import every_rule
 from scalewright.observe.findings.order import explain
 from scalewright.observe.findings.rule import Explained, FindingContext
+from scalewright.observe.readers.reading import read_evidence
 
 SPOT = Spot(file="job.out", line=3)
 GIB = 2.0**30
@@ -217,3 +219,22 @@ def test_no_finding_shows_a_credential() -> None:
     ]))[0]  # fmt: skip
     assert "login failed" in one.seen.message
     assert "hf_abc" not in repr(one.seen)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Received SIGTERM: 15", "[rank: 0] Received SIGTERM: 15", "Received Signals.SIGTERM death signal, shutting"],
+)
+def test_a_signal_that_nothing_else_explains_is_the_end(line: str, tmp_path: Path) -> None:
+    (tmp_path / "job.out").write_text(f"step 1\n{line}\n")
+    shown = explain(read_evidence([tmp_path / "job.out"]))[0]
+    assert shown.rule.id == "stopped-by-signal"
+    assert "Received" in shown.seen.message
+
+
+def test_a_signal_after_an_error_is_no_cause(tmp_path: Path) -> None:
+    trace = 'Traceback (most recent call last):\n  File "t.py", line 1, in f\nValueError: bad shape\n'
+    (tmp_path / "job.out").write_text(f"{trace}Received SIGTERM: 15\n")
+    ids = [one.rule.id for one in explain(read_evidence([tmp_path / "job.out"]))]
+    assert "rank-failed" in ids
+    assert "stopped-by-signal" not in ids

@@ -25,7 +25,8 @@ def rendered(engine: str, request: EngineRequest) -> EngineJob:
         adapter.refuse_what_it_lacks(request)
     except NotExpressedError as error:
         nearest = nearest_layout(engine, request)
-        raise EngineRefusedError(Refusal(engine=engine, reason=str(error), nearest=nearest)) from error
+        reason = str(error).replace("--emit ", "--engine ")  # files of layouts have their own refusals
+        raise EngineRefusedError(Refusal(engine=engine, reason=reason, nearest=nearest)) from error
     return adapter.render(request)
 
 

@@ -48,6 +48,8 @@ _EXPLAINS = {
     "hang": {"rank-killed", "rank-failed"},
 }
 """Causes that also produce the other's signs, even if those were written first."""
+RECEIVED = "eceived "
+"""In the words of a program that got a signal itself; launchers say what they send."""
 _OWN_LOG = re.compile(r"/logs/rank-(\d+)\.log$")
 _WAITS = {"hang", "rendezvous-refused", "network-error"}
 """What ranks see that wait for one that failed."""
@@ -101,7 +103,7 @@ def build_timeline(evidence: Evidence) -> Timeline:
         for one in map(_with_rank, [*evidence.happenings, *_job_ends(evidence)])
         if (meaning := meaning_of(one)).part != "background"
     ]
-    events = _without_repeats(spoken)
+    events = _with_lone_signals(_without_repeats(spoken))
     causes = [one for one in events if one.meaning.part == "cause"]
     overcome = _overcome(evidence, causes)
     first, is_certain = _first_cause(
@@ -120,6 +122,17 @@ def build_timeline(evidence: Evidence) -> Timeline:
         is_survived=_is_survived(evidence, first, clocks) or (id(first) in overcome and not _ends_after(first, spoken)),
         notes=tuple(notes),
     )
+
+
+def _with_lone_signals(events: list[Moment]) -> list[Moment]:
+    """A signal that a program says it received is teardown beside any cause, and the cause where there is no other."""
+    if any(one.meaning.part == "cause" for one in events):
+        return events
+    stopped = Meaning(part="cause", cause="stopped-by-signal")
+    return [
+        replace(one, meaning=stopped) if one.happening.kind == "signal" and RECEIVED in one.happening.message else one
+        for one in events
+    ]
 
 
 def _overcome(evidence: Evidence, causes: Sequence[Moment]) -> set[int]:

@@ -60,6 +60,8 @@ class EnvName:
     """Handle of the socket at which the first rank waits for the others; our launcher keeps the port with it."""
     ENGINE_PYTHON = "SCALEWRIGHT_ENGINE_PYTHON"
     """Interpreter of the environment that has the training engines, such as DeepSpeed."""
+    ENGINE_DIR = "SCALEWRIGHT_ENGINE_DIR"
+    """Checkout of an engine that is no package, such as Megatron-LM."""
     LEASE_S = "SCALEWRIGHT_LEASE_S"
     """Separate roles: an engine that is silent for so many seconds is given up; others write its answers."""
 

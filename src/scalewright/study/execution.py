@@ -33,6 +33,8 @@ class Execution:
     prediction: dict[str, Any] | None = None
     forecast: str = ""
     """One sentence for people: how long the run is predicted to take, or why there is no prediction."""
+    note: str = ""
+    """What differs from what the point asked for, in one sentence; empty: nothing."""
     script: str = ""
     """Shell script that repeats or resumes this run."""
     expected_s: float | None = None

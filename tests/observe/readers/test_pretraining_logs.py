@@ -149,6 +149,13 @@ def test_deepspeed_engine_and_its_timer_are_one_report(tmp_path: Path) -> None:
     assert_step(second, step=20, time_s=2.0, num_steps=10)
 
 
+def test_deepspeed_reports_step_zero_before_any_step_is_made(tmp_path: Path) -> None:
+    line = "[2026-11-17 13:41:{:02d},000] [INFO] [logging.py:123:log_dist] [Rank 0] step={}, skipped=0, lr=[0.0003]\n"
+    facts = read_text(tmp_path, "".join(line.format(10 + 2 * step, step) for step in range(3))).steps
+    assert [fact.step for fact in facts] == [1, 2]
+    assert_step(facts[0], time_s=2.0)
+
+
 def test_deepspeed_time_from_its_batch(tmp_path: Path) -> None:
     text = (
         "[2023-04-18 01:46:00,142] [INFO] [config.py:957:print]   train_batch_size ............. 256\n"

@@ -41,25 +41,43 @@ def build(config: dict[str, Any]) -> Any:
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     model, layout = config["model"], config["layout"]
-    if model["model_type"] not in ("llama", "mistral", "qwen2"):
-        fail(f"Megatron-Core trains Llama shapes here, and the model is {model['model_type']}: choose another engine")
+    if model["model_type"] not in ("llama", "mistral", "qwen2", "gpt2"):
+        fail(f"Megatron-Core trains Llamas and GPTs here, and the model is {model['model_type']}: use another engine")
+    is_gpt = model["model_type"] == "gpt2"
     settings = TransformerConfig(
-        num_layers=int(model["num_hidden_layers"]), hidden_size=int(model["hidden_size"]),
-        num_attention_heads=int(model["num_attention_heads"]), num_query_groups=int(model["num_key_value_heads"]),
-        ffn_hidden_size=int(model["intermediate_size"]), kv_channels=int(model["head_dim"]),
+        **(gpt_sizes(model) if is_gpt else llama_sizes(model)),
         tensor_model_parallel_size=int(layout["tp"]), sequence_parallel=bool(int(layout.get("sp", 0))),
-        use_cpu_initialization=config["device"] == "cpu", normalization="RMSNorm", gated_linear_unit=True,
-        layernorm_epsilon=float(model["rms_norm_eps"]), activation_func=torch.nn.functional.silu,
-        add_bias_linear=False, hidden_dropout=0.0, attention_dropout=0.0, bias_activation_fusion=False,
-        bias_dropout_fusion=False, masked_softmax_fusion=False, gradient_accumulation_fusion=False,
-        apply_rope_fusion=False, persist_layer_norm=False,
+        use_cpu_initialization=config["device"] == "cpu", hidden_dropout=0.0, attention_dropout=0.0,
+        bias_activation_fusion=False, bias_dropout_fusion=False, masked_softmax_fusion=False,
+        gradient_accumulation_fusion=False, apply_rope_fusion=False, persist_layer_norm=False,
     )  # fmt: skip
     return GPTModel(
-        config=settings, transformer_layer_spec=get_gpt_layer_local_spec(normalization="RMSNorm"),
-        vocab_size=int(model["vocab_size"]), max_sequence_length=int(config["sequence"]),
-        position_embedding_type="rope", rotary_base=int(model["rope_theta"]), parallel_output=True,
+        config=settings, transformer_layer_spec=get_gpt_layer_local_spec(normalization=settings.normalization),
+        vocab_size=int(model["vocab_size"]), max_sequence_length=int(model.get("n_positions") or config["sequence"]),
+        position_embedding_type="learned_absolute" if is_gpt else "rope",
+        rotary_base=int(model.get("rope_theta") or 10000), parallel_output=True,
         share_embeddings_and_output_weights=bool(model["tie_word_embeddings"]),
     )  # fmt: skip
+
+
+def llama_sizes(model: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "num_layers": int(model["num_hidden_layers"]), "hidden_size": int(model["hidden_size"]),
+        "num_attention_heads": int(model["num_attention_heads"]),
+        "num_query_groups": int(model["num_key_value_heads"]), "ffn_hidden_size": int(model["intermediate_size"]),
+        "kv_channels": int(model["head_dim"]), "normalization": "RMSNorm", "gated_linear_unit": True,
+        "layernorm_epsilon": float(model["rms_norm_eps"]), "activation_func": torch.nn.functional.silu,
+        "add_bias_linear": False,
+    }  # fmt: skip
+
+
+def gpt_sizes(model: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "num_layers": int(model["n_layer"]), "hidden_size": int(model["n_embd"]),
+        "num_attention_heads": int(model["n_head"]), "ffn_hidden_size": int(model["n_inner"]),
+        "normalization": "LayerNorm", "layernorm_epsilon": float(model["layer_norm_epsilon"]),
+        "activation_func": torch.nn.functional.gelu, "add_bias_linear": True,
+    }  # fmt: skip
 
 
 def clip(params: list[torch.nn.Parameter], largest: float, tensor_group: Any) -> float:

@@ -26,6 +26,8 @@ class StudyProgress(LiveBar):
     def begins(self, tried: Any, execution: Any) -> None:
         labels = ", ".join(f"{name} {value}" for name, value in tried.point.labels.items())
         expected = "" if execution.expected_s is None else f", {units.format(execution.expected_s, units.SECONDS)}"
+        if execution.note:
+            self.say(f"{labels}: {execution.note}")
         self._now, self._begun_s = labels, time.monotonic()
         if not self._live:
             self.say(f"{self._done + 1} of {self._num_tries}  {labels}: begins{expected and f'{expected} expected'}")

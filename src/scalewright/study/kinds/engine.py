@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +20,7 @@ from scalewright.engines.info import EngineInfo, find_engine
 from scalewright.engines.nearest import rendered
 from scalewright.engines.prepare import bench_request, settings_of
 from scalewright.engines.types import EngineJob, EngineRequest
-from scalewright.errors import ConfigError, NotExpressedError
+from scalewright.errors import ConfigError, EnvironmentFailedError, NotExpressedError
 from scalewright.here.devices import device_here
 from scalewright.here.place import HERE
 from scalewright.launch.prepare.language_setup import machine_of, resolve_ranks
@@ -30,8 +32,9 @@ from scalewright.observe.readers.reading import read_evidence
 from scalewright.planner.answer import answer
 from scalewright.planner.question import ask
 from scalewright.records import metric_names as names
+from scalewright.records.documents import parse_json, read_text
 from scalewright.records.run_directory import RunDirectory
-from scalewright.records.types import warnings_among
+from scalewright.records.types import EnvName, warnings_among
 from scalewright.study.execution import Execution
 from scalewright.study.expressions import Value
 from scalewright.study.kinds.base import Outcome
@@ -55,6 +58,7 @@ SHARED = (
     "profile", "profile_steps",
 )  # fmt: skip
 """Options that our own trainer has as well."""
+INSTEAD = "{why}; our own trainer runs instead, as the study says"
 TRACED = "the profiler made steps {longer:.0%} longer: terms are scaled to the time of an ordinary step"
 ENGINE_START_S = 30.0
 """Time that an engine takes before its first step, as seen on two cores; its import is most of it."""
@@ -92,6 +96,8 @@ class EngineBenchOptions:
     profile: bool = False
     """Trace the last steps with PyTorch's profiler, which tells where a step goes."""
     profile_steps: int = 2
+    otherwise: str = ""
+    """`scalewright`: our own trainer runs where the engine is not installed; empty: the point fails."""
     force: bool = False
     """Go on with a release that the tests do not cover."""
     this_system: str | None = None
@@ -113,6 +119,8 @@ class EngineKind:
         point = parse_options(_OPTIONS, options, where=where)
         if point.engine != OWN:
             find_engine(point.engine)
+        if point.otherwise not in ("", OWN):
+            raise ConfigError(f"{where}: otherwise is {point.otherwise!r}: use {OWN!r}, or leave it out")
         parse_layout(point.layout)
         resolve_model(catalog, point.model)
 
@@ -136,13 +144,20 @@ class EngineKind:
         self, catalog: Catalog, options: Mapping[str, Value], *, path: Path, where: str, predicts: bool = True
     ) -> Execution:
         point = parse_options(_OPTIONS, options, where=where)
-        if point.engine == OWN:
-            shared: dict[str, Value] = {name: getattr(point, name) for name in SHARED}
-            own_options = {name: value for name, value in shared.items() if value is not None}
-            return OWN_KIND.execution(catalog, own_options, path=path, where=where, predicts=predicts)
+        own = partial(_own_execution, catalog, point, path=path, where=where, predicts=predicts)
+        if point.engine == OWN or (point.otherwise == OWN and _is_own(path)):
+            return own()
+        try:
+            return self._of_engine(catalog, point, path, predicts=predicts)
+        except EnvironmentFailedError as error:
+            if point.otherwise != OWN:
+                raise
+            return replace(own(), note=INSTEAD.format(why=error))
+
+    def _of_engine(self, catalog: Catalog, point: EngineBenchOptions, path: Path, *, predicts: bool) -> Execution:
         info, python = find_engine(point.engine), engine_python(point.python)
         request = _request(catalog, point, info, path, python)
-        run = _run(point, info, request)
+        run = replace(_run(point, info, request), version=_stored_version(path, info))
         execution = Execution(kind="engine", config=run.document(), path=path, num_ranks=run.num_ranks)
         if execution.is_finished:
             return execution
@@ -155,6 +170,7 @@ class EngineKind:
 
     def measured(self, path: Path) -> Outcome:
         run, outcome = measured_training(path)
+        outcome = replace(outcome, words=outcome.words | _program(path))
         return with_traced_terms(run, outcome)
 
     def samples(self, path: Path) -> tuple[float, ...]:
@@ -197,7 +213,8 @@ def _request(catalog: Catalog, point: EngineBenchOptions, info: EngineInfo, path
     return bench_request(
         catalog, model=point.model, layout=layout, precision=precision, seq_len=point.seq, task=task,
         device=cast(Any, device), num_steps=point.steps, run_dir=path.absolute(), data=point.data, load=point.load,
-        tokenizer=point.tokenizer, engine_dir=point.engine_dir, engine_python=python, seed=point.seed,
+        tokenizer=point.tokenizer, engine_dir=point.engine_dir or os.environ.get(EnvName.ENGINE_DIR, ""),
+        engine_python=python, seed=point.seed,
         settings=settings_of(point.set), extra_args=tuple(shlex.split(point.extra)),
         profile_steps=point.profile_steps if point.profile else 0,
     )  # fmt: skip
@@ -212,9 +229,47 @@ def _run(point: EngineBenchOptions, info: EngineInfo, request: EngineRequest) ->
     )  # fmt: skip
 
 
+def _own_execution(
+    catalog: Catalog, point: EngineBenchOptions, *, path: Path, where: str, predicts: bool
+) -> Execution:  # fmt: skip
+    """The run of our own trainer for the same point."""
+    shared: dict[str, Value] = {name: getattr(point, name) for name in SHARED}
+    own_options = {name: value for name, value in shared.items() if value is not None}
+    return OWN_KIND.execution(catalog, own_options, path=path, where=where, predicts=predicts)
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    """Configuration of a run that was begun; empty without one."""
+    config = RunDirectory(path).config
+    body = parse_json(read_text(config), where=str(config)) if config.exists() else {}
+    return body if isinstance(body, dict) else {}
+
+
+def _is_own(path: Path) -> bool:
+    """Whether our own trainer began this run."""
+    stored = _stored(path)
+    return bool(stored) and "engine" not in stored
+
+
+def _stored_version(path: Path, info: EngineInfo) -> str:
+    """Release of the engine that began this run, so that a finished one is known again."""
+    stored = _stored(path)
+    return str(stored.get("version", "")) if stored.get("engine") == info.id else ""
+
+
+def _program(path: Path) -> dict[str, str]:
+    """The program that was measured, with its release."""
+    stored = _stored(path)
+    return {"program": f"{stored.get('engine', OWN)} {stored.get('version', '')}".strip()}
+
+
 def _check_whole(job: EngineJob) -> None:
     if job.placeholders:
         first = job.placeholders[0]
+        if first.name == "engine-dir":
+            raise EnvironmentFailedError(
+                f"{job.engine} needs {first.what}: give it with --engine-dir, or in ${EnvName.ENGINE_DIR}"
+            )
         raise ConfigError(f"{job.engine} needs {first.what}: give it with --{first.name}")
 
 

@@ -59,7 +59,7 @@ class DeepspeedReader(LineReader):
         elif match := _TIMER.search(text):
             yield self._timer(line, match)
         elif match := _STEP.search(text):
-            yield self._optimizer_step(line, match)
+            yield from self._optimizer_step(line, match)
         elif match := _PIPELINE.search(text):
             report = Report()
             report.fields = {"loss": number(match[2]), "time_s": float(match[3])}
@@ -86,14 +86,16 @@ class DeepspeedReader(LineReader):
             self._latest_rank = line.rank
         return self._latest_rank
 
-    def _optimizer_step(self, line: Line, match: re.Match[str]) -> Item:
+    def _optimizer_step(self, line: Line, match: re.Match[str]) -> Iterator[Item]:
         report = Report()
         report.values["skipped"] = float(match[2])
         rate = number(match[3].split(",")[0])
         if rate is not None:
             report.fields["learning_rate"] = rate
         time_s, num_steps = self._clock.since(self._rank(line), int(match[1]), line.at_s)
-        return report.fact(
+        if int(match[1]) == 0:
+            return  # printed when the engine is made: nothing was trained yet
+        yield report.fact(
             int(match[1]),
             line.spot,
             "deepspeed",

@@ -17,6 +17,11 @@ _FAILED = re.compile(
 )
 _CLOSING = re.compile(r"Sending process (?P<pid>\d{1,15}) closing signal (?P<signal>SIG\w+)")
 _RECEIVED = re.compile(r"Signal (?P<number>-?\d{1,15}) \((?P<name>SIG\w+)\) received by PID (?P<pid>\d{1,15})")
+_GOT = re.compile(
+    r"[Rr]eceived (?:signal )?(?P<signal>SIG(?:TERM|INT|USR1|USR2|HUP))\b(?::? \(?(?P<number>\d{1,3})\)?)?"
+    r"|Received (?:Signals\.(?P<name>SIG\w+)|(?P<death>\d{1,3})) death signal"
+)
+"""Lightning's handler, programs that say it themselves, and torchelastic's agent."""
 _ROOT = "Root Cause (first observed failure)"
 _BLOCK_END = re.compile(r"^\s*={10,}\s*$")
 _FATAL = re.compile(r"Fatal Python error: (?P<what>.+)|\*\*\* Process received signal \*\*\*")
@@ -33,7 +38,10 @@ class TorchrunReader(LineReader):
     """The summary's first cause is marked with `is_first`; its times are those of the agent."""
 
     kind: ClassVar[str] = "torchrun"
-    hints: ClassVar[tuple[str, ...]] = (_ROOT, "Failures:", "failed (exitcode:", "closing signal", "Fatal Python error")
+    hints: ClassVar[tuple[str, ...]] = (
+        _ROOT, "Failures:", "failed (exitcode:", "closing signal", "Fatal Python error", "eceived SIG",
+        "eceived signal SIG", "death signal",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._fields: dict[str, str] = {}
@@ -50,6 +58,11 @@ class TorchrunReader(LineReader):
             yield Happening(
                 kind="signal", spot=line.spot, message=match[0], at_s=line.at_s,
                 values={"signal": match["signal"], "pid": float(match["pid"])},
+            )  # fmt: skip
+        elif match := _GOT.search(text):
+            yield Happening(
+                kind="signal", spot=line.spot, message=match[0], at_s=line.at_s, rank=line.rank,
+                values={"signal": match["signal"] or match["name"] or match["death"]},
             )  # fmt: skip
         elif match := _FATAL.search(text):
             word = next((word for word in _SIGNAL_WORDS if word in (match["what"] or "")), "")
