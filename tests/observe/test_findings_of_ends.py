@@ -234,7 +234,7 @@ def test_a_signal_that_nothing_else_explains_is_the_end(line: str, tmp_path: Pat
 
 def test_a_signal_after_an_error_is_no_cause(tmp_path: Path) -> None:
     trace = 'Traceback (most recent call last):\n  File "t.py", line 1, in f\nValueError: bad shape\n'
-    (tmp_path / "job.out").write_text(f"{trace}Received SIGTERM: 15\n")
+    (tmp_path / "job.out").write_text(f"{trace}\n[rank: 1] Received SIGTERM: 15\n")
     ids = [one.rule.id for one in explain(read_evidence([tmp_path / "job.out"]))]
     assert "rank-failed" in ids
     assert "stopped-by-signal" not in ids

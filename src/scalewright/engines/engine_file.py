@@ -43,13 +43,20 @@ def engine_document(engine: str, request: EngineRequest, **more: Any) -> dict[st
             "tokenizer": request.tokenizer,
             "checkpoint": {"folder": str(request.checkpoint_dir), "every": request.checkpoint_every, "keep": 2},
             "log_folder": str(request.log_dir),
-            "trace": {"folder": str(request.trace_dir), "steps": request.profile_steps},
             "optimizer": asdict(request.optimizer),
             "lora_rank": request.mode.lora_rank if request.mode.is_lora else 0,
             "settings": dict(request.settings),
+            **_trace(request),
             **more,
         },
     )
+
+
+def _trace(request: EngineRequest) -> dict[str, Any]:
+    """Which steps are traced; a run without such steps does not mention them."""
+    if not request.profile_steps:
+        return {}
+    return {"trace": {"folder": str(request.trace_dir), "steps": request.profile_steps}}
 
 
 def engine_text(engine: str, request: EngineRequest, **more: Any) -> str:

@@ -126,7 +126,7 @@ def build_timeline(evidence: Evidence) -> Timeline:
 
 def _with_lone_signals(events: list[Moment]) -> list[Moment]:
     """A signal that a program says it received is teardown beside any cause, and the cause where there is no other."""
-    if any(one.meaning.part == "cause" for one in events):
+    if any(one.meaning.part == "cause" or one.happening.kind == "traceback" for one in events):
         return events
     stopped = Meaning(part="cause", cause="stopped-by-signal")
     return [
