@@ -54,18 +54,16 @@ def next_token(sequence: Sequence) -> int:
     max_running=st.integers(1, 6),
     prefill_chunk=st.integers(1, 30),
     every=st.integers(1, 4),
-    patience=st.sampled_from([0.0, 0.5, 3.0, 50.0]),
 )
 def test_every_sequence_ends_with_its_own_tokens(
     asked: list[tuple[int, int, int]], page_tokens: int, num_spare_pages: int, max_running: int, prefill_chunk: int,
-    every: int, patience: float,
+    every: int,
 ) -> None:  # fmt: skip
     num_pages = -(-MAX_CONTEXT // page_tokens) + num_spare_pages
     pool, cache = PagePool(num_pages), WrittenPages(page_tokens)
     scheduler = Scheduler(
-        pool, page_tokens=page_tokens, max_context=MAX_CONTEXT, max_running=max_running, prefill_chunk=prefill_chunk,
-        patience=patience,
-    )  # fmt: skip
+        pool, page_tokens=page_tokens, max_context=MAX_CONTEXT, max_running=max_running, prefill_chunk=prefill_chunk
+    )
     requests = [
         Request(id=str(n), prompt=tuple(range(100 * n, 100 * n + length)), max_new_tokens=new, num_answers=answers)
         for n, (length, new, answers) in enumerate(asked)
@@ -93,31 +91,3 @@ def test_every_sequence_ends_with_its_own_tokens(
     for sequence in ended.values():
         request = sequence.group.request
         assert len(sequence.tokens) == min(len(request.prompt) + request.max_new_tokens, MAX_CONTEXT)
-
-
-def steps_that_read(patience: float) -> tuple[int, int]:
-    """Steps that read prompts, and all steps, of answers that end one after the other in 8 places."""
-    scheduler = Scheduler(
-        PagePool(200), page_tokens=4, max_context=MAX_CONTEXT, max_running=8, prefill_chunk=1000, patience=patience
-    )
-    for number in range(64):
-        scheduler.add(Request(id=str(number), prompt=(1, 2, 3, 4), max_new_tokens=4 + number % 8))
-    num_reading = num_steps = 0
-    while scheduler.has_work:
-        plan = scheduler.plan()
-        num_reading, num_steps = num_reading + bool(plan.chunks), num_steps + 1
-        scheduler.launched(plan)
-        for sequence in plan.decode:
-            sequence.num_in_flight = 0
-            sequence.tokens.append(0)
-            if sequence.end(MAX_CONTEXT) is not None:
-                scheduler.finish(sequence)
-    return num_reading, num_steps
-
-
-def test_patience_reads_prompts_together_and_costs_few_steps() -> None:
-    at_once, patient = steps_that_read(0.0), steps_that_read(1.0)
-    assert at_once[0] > 2 * patient[0], (at_once, patient)
-    assert patient[1] < at_once[1] + patient[0] * 2.0, (
-        "each reading follows at most about a step's worth of idle places"
-    )

@@ -75,7 +75,6 @@ def open_engine(
         max_context=options.max_context,
         max_running=options.max_running,
         prefill_chunk=options.prefill_chunk,
-        patience=options.patience,
     )
     stats = EngineStats(
         weight_bytes=model.weight_bytes,

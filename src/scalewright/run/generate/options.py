@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -27,9 +26,6 @@ class EngineOptions:
     """Sequences that are decoded at once."""
     prefill_chunk: int = 2048
     """Prompt tokens that are read between two decode steps."""
-    patience: float = 0.0
-    """Decode steps that idle places may cost before waiting prompts are read; 0: they are read at once. It serves
-    throughput where places become free one by one, and costs time to the first token."""
     page_tokens: int = 0
     """Tokens of a page of the cache; 0: 16 on CPUs, 64 on GPUs."""
     precision: WeightPrecision = "bf16"
@@ -42,8 +38,6 @@ class EngineOptions:
         for name in ("max_context", "max_running", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
-        if not 0.0 <= self.patience < math.inf:
-            raise ConfigError(f"patience is {self.patience}: give 0 (read prompts at once) or more decode steps")
         for name in ("cache_bytes", "page_tokens"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give 0 (automatic) or more")

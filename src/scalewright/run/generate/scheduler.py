@@ -2,10 +2,6 @@
 
 Older work goes first. If a sequence needs a page and none is free, the youngest running one gives up all of its own
 and is read again later. The cache holds at least one whole sequence, so the oldest one always ends.
-
-To read a prompt takes about as long as some decode steps, however short it is. Where places become free one by one, it
-pays to let some be idle and to read several prompts at once. Waiting ends when idle places have cost as much as reading
-does (`patience`, in decode steps): then neither reading at once nor waiting longer would have cost less than half.
 """
 
 from __future__ import annotations
@@ -47,13 +43,11 @@ class StepPlan:
 
 class Scheduler:
     def __init__(
-        self, pool: PagePool, *, page_tokens: int, max_context: int, max_running: int, prefill_chunk: int,
-        patience: float = 0.0,
-    ) -> None:  # fmt: skip
+        self, pool: PagePool, *, page_tokens: int, max_context: int, max_running: int, prefill_chunk: int
+    ) -> None:
         self.pool = pool
         self._page_tokens, self._max_context = page_tokens, max_context
         self._max_running, self._prefill_chunk = max_running, prefill_chunk
-        self._patience, self._idle_steps = patience, 0.0
         self._num_arrivals = 0
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
@@ -90,7 +84,7 @@ class Scheduler:
         self._reserve(plan)
         budget = self._continue_reading(plan)
         if not plan.preempted:
-            self._admit(plan, budget, reads=self._is_time_to_read(plan))
+            self._admit(plan, budget)
         plan.decode = self._decodable()
         return plan
 
@@ -192,20 +186,8 @@ class Scheduler:
             plan.chunks.append(Chunk(tokens=part, start=start, pages=span.pages[:num_pages]))
         return len(part)
 
-    def _is_time_to_read(self, plan: StepPlan) -> bool:
-        """Nothing decodes meanwhile, prompts are being read anyway, or idle places have cost as much as reading."""
-        num_idle, num_busy = min(len(self._slots), len(self._waiting)), len(self._running)
-        self._idle_steps += num_idle / max(num_idle + num_busy, 1)
-        is_time = not num_busy or bool(plan.chunks) or self._idle_steps >= self._patience
-        if is_time:
-            self._idle_steps = 0.0
-        return is_time
-
-    def _admit(self, plan: StepPlan, budget: int, *, reads: bool) -> None:
-        """Start waiting sequences, in order, while there are slots, pages and tokens to read.
-
-        Without `reads` only those start whose prompt was read for their group.
-        """
+    def _admit(self, plan: StepPlan, budget: int) -> None:
+        """Start waiting sequences, in order, while there are slots, pages and tokens to read."""
         position = 0
         while position < len(self._waiting) and self._slots:
             sequence = self._waiting[position]
@@ -216,11 +198,7 @@ class Scheduler:
             num_to_read = sequence.length - 1 - (group.num_prefix_tokens if group.is_prefix_ready else 0)
             opens_prefix = not sequence.has_started and self._is_worth_sharing(group)
             num_pages = self._num_prefix_pages(group) if opens_prefix else self._num_own_pages(sequence)
-            if num_to_read > 0 and not reads:
-                position += 1
-                continue
             if num_to_read > 0 and budget <= 0:
-                self._idle_steps = self._patience  # the rest is read in the next steps, one after the other
                 return
             if num_pages + len(self._running) > self.pool.num_free:  # running sequences will soon need a page each
                 if self._running or not self._drop_a_ready_prefix(sequence):

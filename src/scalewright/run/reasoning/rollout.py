@@ -27,9 +27,6 @@ READ_TOKENS = {"cpu": 4096, "cuda": 2**15}
 """Tokens of prompts and prefixes that are read in a step: nobody waits for a first token, so many are read at once."""
 FREE_FRAC = 0.85
 """Share of the free memory that keys and values may take."""
-PATIENCE = {"cpu": 0.0, "cuda": 4.0}
-"""Decode steps that reading short prompts takes about as long as. On GPUs its kernels are launched one by one; on CPUs
-a step that reads costs little more, and waiting halved the gain of a token budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +182,6 @@ def open_policy_engine(
     options = EngineOptions(
         max_context=shape.seq, max_running=running, precision=settings.precision, execution=settings.execution,
         cache_bytes=int(room) if needed > room > 0 else 0, prefill_chunk=READ_TOKENS[device.type],
-        patience=PATIENCE[device.type],
     )  # fmt: skip
     engine = open_engine(
         shape, options, device=device, weights=weights, constants=constants, group=copy.group, where=where
