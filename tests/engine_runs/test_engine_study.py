@@ -46,7 +46,7 @@ def test_a_point_whose_engine_is_not_installed_fails_with_the_line_of_pip(cli: C
     assert point["measured"] == {}
 
 
-@pytest.mark.ranks
+@pytest.mark.engines
 def test_our_own_trainer_runs_where_the_study_says_so(cli: Cli, tmp_path: Path) -> None:
     code, said, point = run_study(cli, tmp_path, "scalewright")
     assert code == 0, said
