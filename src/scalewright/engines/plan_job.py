@@ -15,7 +15,8 @@ from scalewright.catalog.types import TransformerShape
 from scalewright.engines.given_files import check_given
 from scalewright.engines.info import EngineInfo
 from scalewright.engines.nearest import rendered
-from scalewright.engines.types import EngineDevice, EngineJob, EngineRequest, optimizer_of
+from scalewright.engines.stage_job import STAGE_PLAN, is_stage_plan, plan_of_stage, stage_notes, with_fix
+from scalewright.engines.types import EngineDevice, EngineJob, EngineRefusedError, EngineRequest, optimizer_of
 from scalewright.errors import ConfigError, DocumentError
 from scalewright.launch.plan_job import (
     PlanOutline,
@@ -27,7 +28,7 @@ from scalewright.launch.plan_job import (
 )
 from scalewright.launch.preflight.request import request_of_job
 from scalewright.launch.script.request import Container, JobRequest, JobScript
-from scalewright.records.documents import write_document, write_text
+from scalewright.records.documents import parse_json, read_document, read_text, write_document, write_text
 from scalewright.records.loader import validate
 from scalewright.records.run_directory import RunDirectory, new_run_id
 from scalewright.sites.types import Site
@@ -49,6 +50,8 @@ class EngineWork:
     job: EngineJob
     plan: dict[str, Any]
     planned: PlanOutline
+    stage_plan: dict[str, Any] | None = None
+    """The file, where it is the plan of a stage."""
 
     @property
     def run(self) -> EngineRun:
@@ -61,12 +64,24 @@ class EngineWork:
         )  # fmt: skip
 
 
+def read_plan(path: Path) -> dict[str, Any]:
+    """A plan, or the plan of a stage."""
+    body = parse_json(read_text(path), where=str(path))
+    is_stage = isinstance(body, dict) and is_stage_plan(body)
+    return read_document(path, STAGE_PLAN if is_stage else "plan")
+
+
 def engine_work(
     info: EngineInfo, plan: dict[str, Any], *, where: str, run_dir: Path | None, task: str, given: Mapping[str, str],
     settings: Mapping[str, str], extra_args: tuple[str, ...], device: EngineDevice, python: str,
 ) -> EngineWork:  # fmt: skip
     """The job that runs a plan with an engine. What it cannot express is refused with the nearest layout."""
-    chosen = task or info.tasks[0]
+    notes: tuple[str, ...] = ()
+    stored = plan
+    if is_stage_plan(plan):
+        plan = plan_of_stage(stored, info, where=where)
+        notes = stage_notes(stored, plan, info, where=where)
+    chosen = task or plan.get("task") or info.tasks[0]
     if chosen not in info.tasks:
         raise ConfigError(f"--task {chosen!r}: {info.title} does {' and '.join(info.tasks)} here, choose one of them")
     best, layout = best_of(plan, info, where=where)
@@ -76,19 +91,26 @@ def engine_work(
         folder = (run_dir or Path("runs") / new_run_id(f"{info.id}-{spec.id}")).absolute()
         num_gpus, num_nodes = int(plan["num_gpus"]), int(plan["num_nodes"])
         request = EngineRequest(
-            spec=spec, layout=layout, recipe=recipe(str(best["input"]["precision"])), seq_len=spec.transformer.seq,
-            gpus_per_node=-(-num_gpus // num_nodes), num_gpus=num_gpus, mode=planned_mode(best),
-            task=chosen, device=device, num_steps=int(whole["num_steps"]), run_dir=folder,
+            spec=spec, layout=layout, recipe=recipe(str(best["input"]["precision"])), mode=planned_mode(best),
+            seq_len=plan.get("seq_len") or spec.transformer.seq, rollout=plan.get("rollout"),
+            gpus_per_node=-(-num_gpus // num_nodes), num_gpus=num_gpus, task=chosen, device=device,
+            num_steps=int(whole["num_steps"]), run_dir=folder,
             engine_python=python, checkpoint_every=int(whole["checkpoint"]["every_num_steps"]),
             optimizer=optimizer_of(chosen), settings=settings, extra_args=extra_args, data=paths["data"],
             load=paths["load"], tokenizer=paths["tokenizer"], engine_dir=paths["engine_dir"],
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise DocumentError(f"{where}: is not a complete plan ({error!r}); make it again with plan --out") from error
-    planned = planned_run(plan, best, whole, where=where)
-    job = rendered(info.id, request)
+    planned = planned_run(plan, best, whole, where=where, notes=notes)
+    try:
+        job = rendered(info.id, request)
+    except EngineRefusedError as error:
+        raise with_fix(error, layout) if notes else error from error
     check_given(info.id, request)
-    return EngineWork(info=info, request=request, job=job, plan=plan, planned=planned)
+    return EngineWork(
+        info=info, request=request, job=job, plan=plan, planned=planned,
+        stage_plan=stored if notes else None
+    )  # fmt: skip
 
 
 def best_of(plan: dict[str, Any], info: EngineInfo, *, where: str) -> tuple[dict[str, Any], Layout]:
@@ -222,8 +244,9 @@ def engine_interpreter(given: str, options: Mapping[str, Any], site: Site, info:
 def write_engine_job(work: EngineWork, request: JobRequest, script: JobScript, *, site: Site, catalog: Catalog) -> None:
     """Write the run directory of the job. The same run resumes; another one is refused."""
     directory = RunDirectory.create_or_resume(request.run_dir, work.run.document(), plan_id=work.planned.plan_id)
-    write_document(directory.plan, work.plan)
-    write_document(directory.prediction, work.planned.prediction)
+    write_document(directory.plan, work.stage_plan or work.plan)
+    if "schema" in work.planned.prediction:  # a plan of a stage has no prediction of a training step
+        write_document(directory.prediction, work.planned.prediction)
     for name, text in work.job.files.items():
         path = directory.path / name
         path.parent.mkdir(parents=True, exist_ok=True)

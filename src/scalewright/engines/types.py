@@ -52,6 +52,20 @@ def optimizer_of(task: Task) -> EngineOptimizer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutPlan:
+    """How answers are generated between two updates."""
+
+    tp: int
+    pp: int
+    num_prompts: int
+    num_samples: int
+    """Answers to each prompt."""
+    prompt_len: int
+    longest_len: int
+    """Longest answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
     """One model in one layout on so many devices, and what the run reads and writes.
 
@@ -83,6 +97,8 @@ class EngineRequest:
     """Interpreter of the environment that has the engine."""
     checkpoint_every: int = 0
     """Steps between two checkpoints; 0: only at the end and on a signal, where the engine has one."""
+    rollout: RolloutPlan | None = None
+    """How a reinforcing engine generates; None: the plan does not say it."""
     profile_steps: int = 0
     """Steps at the end that a profiler traces, where a program of ours starts the engine; 0: none."""
     optimizer: EngineOptimizer = EngineOptimizer()

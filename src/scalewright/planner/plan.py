@@ -109,7 +109,7 @@ class Plan:
                 "id": self.id,
                 "scalewright": __version__,
                 "request": self.request.resolved(),
-                "model_details": _details(self.request.spec.details),
+                "model_details": details_document(self.request.spec.details),
                 "system": machine.name,
                 "accelerator": machine.accelerator.id,
                 "device_memory_bytes": machine.memory_bytes,
@@ -143,7 +143,7 @@ class Plan:
         return None if limit is None else {"limit_s": limit[0], "rule": limit[1]}
 
 
-def _details(details: ModelDetails | None) -> dict[str, Any] | None:
+def details_document(details: ModelDetails | None) -> dict[str, Any] | None:
     """What of the model is no size, for engines that train it."""
     return None if details is None else details.model_dump(mode="json", exclude_defaults=True)
 

@@ -24,17 +24,22 @@ def launch_engine(
     """Check what the user gave, then print the script and files, or submit."""
     from scalewright.engines.environment import check_installed
     from scalewright.engines.info import find_engine
-    from scalewright.engines.plan_job import engine_interpreter, engine_job_request, engine_work, open_placeholders
+    from scalewright.engines.plan_job import (
+        engine_interpreter,
+        engine_job_request,
+        engine_work,
+        open_placeholders,
+        read_plan,
+    )
     from scalewright.errors import ConfigError
     from scalewright.launch.single_job import check_limit, planned_gpu_hours
-    from scalewright.records.documents import read_document
 
     info = find_engine(engine)
     if not words or not words[0].endswith(".json"):
         raise ConfigError(f"--engine {engine} trains a plan: give PLAN.json first, made with scalewright plan --out")
     python = engine_interpreter(of_engine["python"], options, site, info)
     work = engine_work(
-        info, read_document(Path(words[0]), "plan"), where=words[0], run_dir=run_dir, task=of_engine["task"],
+        info, read_plan(Path(words[0])), where=words[0], run_dir=run_dir, task=of_engine["task"],
         given=of_engine, settings=settings, extra_args=words[1:], device="cpu" if device == "cpu" else "cuda",
         python=python,
     )  # fmt: skip

@@ -58,9 +58,8 @@ def refuse_splits(name: str, request: EngineRequest, *allowed: str) -> None:
     for knob in ("tp", "pp", "cp", "ep", "vpp"):
         if knob not in allowed and int(getattr(layout, knob)) > 1:
             why = "the program that starts it splits " + (f"along {', '.join(allowed)} and " if allowed else "")
-            raise refusal(
-                name, f"{knob}={getattr(layout, knob)}", f"{why}the batch only", f"use {knob}=1, or --engine megatron"
-            )
+            other = "" if request.task == "grpo" else ", or --engine megatron"
+            raise refusal(name, f"{knob}={getattr(layout, knob)}", f"{why}the batch only", f"use {knob}=1{other}")
     if layout.sp and "sp" not in allowed:
         raise refusal(name, "sp=1", "the program that starts it does not split the sequence", "use sp=0")
 

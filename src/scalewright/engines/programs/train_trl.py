@@ -72,12 +72,20 @@ def reinforced(config: dict[str, Any]) -> Any:
     arguments = GRPOConfig(
         **shared, max_completion_length=int(settings.get("max_completion", 16)),
         num_generations=int(settings.get("num_generations", 2)), beta=float(settings.get("beta", 0.0)),
-        temperature=float(settings.get("temperature", 1.0)),
+        temperature=float(settings.get("temperature", 1.0)), **vllm_arguments(settings),
     )  # fmt: skip
     return GRPOTrainer(
         model=folder, args=arguments, train_dataset=data_set(config, "prompt"), processing_class=tokenizer,
         reward_funcs=even_share, callbacks=[StepTimes(config)],
     )  # fmt: skip
+
+
+def vllm_arguments(settings: dict[str, Any]) -> dict[str, Any]:
+    """A split generator is vLLM's, on the devices of the trainer; else the trainer's own model answers."""
+    degree = int(settings.get("vllm_tensor_parallel_size", 0))
+    if not degree:
+        return {}
+    return {"use_vllm": True, "vllm_mode": "colocate", "vllm_tensor_parallel_size": degree}
 
 
 def _wait_for(path: Path) -> None:

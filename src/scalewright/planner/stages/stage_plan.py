@@ -11,7 +11,7 @@ from scalewright.planner.answer import Change
 from scalewright.planner.context import check_stage_context
 from scalewright.planner.energy_use import facility_of
 from scalewright.planner.generation import generation_of, parse_generate
-from scalewright.planner.plan import what_if_body
+from scalewright.planner.plan import details_document, what_if_body
 from scalewright.planner.question import (
     Question,
     resolve_place,
@@ -30,6 +30,7 @@ from scalewright.planner.stages.stage_search import (
     rl_choices,
 )
 from scalewright.records.documents import document
+from scalewright.workload.language_run import shape_document
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.rl import parse_rl
@@ -52,6 +53,8 @@ class StagePlan:
     request: str = ""
     """What is run: the step or the requests, as `predict` takes them."""
     change: Change | None = None
+    precision: str = ""
+    """Name of the trainer's recipe, or of the server's."""
 
     @property
     def fits(self) -> bool:
@@ -70,6 +73,12 @@ class StagePlan:
                 "mode": str(self.mode),
                 "num_gpus": self.num_gpus,
                 "fits": self.fits,
+                "input": {
+                    "shape": shape_document(self.spec.transformer),
+                    "precision": self.precision,
+                    "gpus_per_node": self.machine.gpus_per_node,
+                    "model_details": details_document(self.spec.details),
+                },
                 "minimum_gpus": [row.as_dict() for row in self.minimum],
                 **(
                     {"request": self.request, "choices": [choice.as_dict() for choice in self.choices]}
@@ -105,7 +114,7 @@ def plan_stage(
     )  # fmt: skip
     is_counted = options.nodes is not None or options.gpus is not None
     plan = StagePlan(
-        stage=options.stage, spec=spec, machine=machine, mode=mode, minimum=tuple(minimum),
+        stage=options.stage, spec=spec, machine=machine, mode=mode, minimum=tuple(minimum), precision=recipe.name,
         num_gpus=max(parse_counts(options.nodes, options.gpus, machine)) if is_counted else None,
     )  # fmt: skip
     if options.stage == "distill":
