@@ -31,8 +31,9 @@ from scalewright.workload.reasoning.rollout_pool import (
 )
 from scalewright.workload.reasoning.stage_run import GrpoSettings
 
-REFILL_FRAC = 1.0 / 8.0
-"""Share of the places that is left free before prompts are read into them, all in one step."""
+READ_STEPS = {"cpu": 0.5, "cuda": 6.0}
+"""Decode steps that take as long as reading some short prompts. On GPUs, kernels are launched for it one by one, and a
+decode step is one graph. Free places are filled when being idle has cost as much: twice the least cost at most."""
 MOST_STEPS = 8
 """Decode steps between two exchanges of several copies: a free place waits that long for its next rollout."""
 
@@ -72,6 +73,8 @@ class PooledRollouts:
         """Rollouts that a copy has, and which."""
         self._loads = [0] * session.copy.num_copies
         self._problems: dict[int, Problem] = {}
+        self._idle_steps = 0.0
+        """Of all places, since free ones were filled."""
         self._before: dict[str, Any] | None = None
 
     @property
@@ -165,6 +168,7 @@ class PooledRollouts:
 
     def _deal(self) -> None:
         """Give open rollouts that no copy has to the copy with the fewest; fresh ones of a prompt stay together."""
+        self._idle_steps = 0.0
         for run in _runs(one for one in self.pool.open if one.id not in self._copy_of):
             copy = min(range(len(self._loads)), key=self._loads.__getitem__)
             self._loads[copy] += len(run)
@@ -197,19 +201,23 @@ class PooledRollouts:
             return from_all_ranks(lambda: _value(outcome))[:: self._session.config.engine.tp]
 
     def _apply(self, parts: Iterable[Progress], version: int) -> None:
+        num_steps = 0
         for progress in parts:
+            num_steps = max(num_steps, *map(len, progress.tokens.values()), 0)
             for rollout, tokens in progress.tokens.items():
                 self.pool.wrote(rollout, tokens, progress.log_probs[rollout], version)
             for rollout, reason in progress.ended:
                 self.pool.finished(rollout, reason)
                 self._loads[self._copy_of.pop(rollout)] -= 1
-        if not self.pool.is_over and self._has_room():
+        if not self.pool.is_over and self._is_worth_reading(num_steps):
             self._deal()
 
-    def _has_room(self) -> bool:
-        """Whether enough places are free to fill them: a step that reads prompts takes longer, few or many."""
+    def _is_worth_reading(self, num_steps: int) -> bool:
+        """Whether free places have cost as much since they were filled as it costs to fill them."""
         num_free = self.pool.num_open - len(self._copy_of)
-        return num_free > 0 and (num_free >= REFILL_FRAC * self.pool.settings.max_open or not all(self._loads))
+        self._idle_steps += num_steps * num_free / self.pool.settings.max_open
+        has_cost = self._idle_steps >= READ_STEPS[self._session.device.type]
+        return num_free > 0 and (has_cost or not all(self._loads))
 
 
 def _value(outcome: tuple[Any, ScalewrightError | None]) -> Any:
