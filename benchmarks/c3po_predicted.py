@@ -1,11 +1,13 @@
 """Rollout time of our engine, waiting for all and under token budgets, measured and simulated. One JSON line a row.
 
     OMP_NUM_THREADS=1 python benchmarks/c3po_predicted.py --seeds 0,1,2 --lengths lognormal:mean=64,cv=1,max=640
+    python benchmarks/c3po_predicted.py --device cuda --clock wall --model gpt3-350m --prompt-len 32
 
 Answers have lengths from a distribution: a request may write so many tokens and no token ends it. The rollout pool is
 the one that trains. Decode steps and prompts of the same engine are timed first and fitted as a calibration fits them;
 none of them is part of a measured rollout. The simulation then gets the same lengths. Time is that of the engine's
-steps, in seconds of the processor with `--clock cpu` (one thread; other programs disturb it less) or of the wall.
+steps, in seconds of the processor (`--clock cpu`: one thread; other programs disturb it less), or of the wall with all
+that the pool does. Free places are filled as in a stage. Weights are random, so that a model may have any size.
 
 The exit code is 1 if a gain is predicted more than 15 % off. A gain is rollout time per trained token of waiting for
 all over that with the budget.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -37,6 +40,7 @@ from scalewright.run.generate.engine import Engine
 from scalewright.run.generate.open import open_engine
 from scalewright.run.generate.options import EngineOptions
 from scalewright.run.generate.requests import GREEDY, Request
+from scalewright.run.reasoning.pooled_rollout import READ_STEPS
 from scalewright.workload.language_run import shape_document
 from scalewright.workload.lengths import parse_lengths
 from scalewright.workload.named import resolve_model
@@ -54,6 +58,10 @@ class TimedEngine:
 
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self.engine, self._clock, self.total_s = engine, clock, 0.0
+
+    def now_s(self) -> float:
+        """Seconds of steps so far, or of the wall."""
+        return self.total_s if self._clock is time.process_time else time.perf_counter()
 
     def step(self) -> tuple[Any, float]:
         begun_s = self._clock()
@@ -99,11 +107,11 @@ def calibration_rows(timed: TimedEngine, *, batches: list[int], contexts: list[i
     return rows
 
 
-def calibrated(machine: Machine, rows: list[dict[str, Any]], shape: Any) -> Machine:
+def calibrated(machine: Machine, rows: list[dict[str, Any]], shape: Any, *, precision: str, device: str) -> Machine:
     """The machine with the rates that the rows show."""
-    common = {"precision": "fp32", "layers": shape.layers, "hidden": shape.hidden}
+    common = {"precision": precision, "layers": shape.layers, "hidden": shape.hidden}
     measured = Measurements(
-        kind="decode", device={"type": "cpu"}, versions={}, rows=[row | common for row in rows],
+        kind="decode", device={"type": device}, versions={}, rows=[row | common for row in rows],
         summary={"shape": shape_document(shape)},
     )  # fmt: skip
     fit = fit_generation(lambda _: machine, CATALOG.stack("eager"), [BenchmarkRun(run="here", measurements=measured)])
@@ -129,21 +137,25 @@ def measured_rollouts(timed: TimedEngine, pool: SimulatedPool, *, seed: int, num
         ))  # fmt: skip
 
     for version in range(pool.num_warm_up + num_measured):
-        begun_s = timed.total_s
+        begun_s = timed.now_s()
         rollouts.begin(version)
-        for one in rollouts.open:
-            add(one)
+        free, idle_steps = list(rollouts.open), math.inf
         while not rollouts.is_over:
+            idle_steps += len(free) / pool.settings.max_open
+            if idle_steps >= READ_STEPS[timed.engine.device.type] or not timed.engine.has_work:
+                for one in free:
+                    add(one)
+                free, idle_steps = [], 0.0
             events, _ = timed.step()
             for event in events.tokens:
                 rollouts.wrote(event.request_id, [event.token], [event.log_prob], version)
             for completion in events.finished:
-                for one in rollouts.finished(completion.request_id, completion.reason):
-                    add(one)
+                free += rollouts.finished(completion.request_id, completion.reason)
+        timed.engine.fetch()
         timed.engine.take_open()
         result = rollouts.end()
         if version >= pool.num_warm_up:
-            rows.append((timed.total_s - begun_s, result.num_trained, result.num_wasted, result.num_tokens))
+            rows.append((timed.now_s() - begun_s, result.num_trained, result.num_wasted, result.num_tokens))
     names = ("rollout_s", "num_trained", "num_wasted", "num_decoded")
     return dict(zip(names, (statistics.fmean(column) for column in zip(*rows, strict=True)), strict=True))
 
@@ -186,20 +198,27 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=4, help="of the steady state, for each budget and seed")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--clock", choices=CLOCKS, default="cpu")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    device = torch.device(given.device)
+    is_gpu = device.type == "cuda"
+    precision: Any = "bf16" if is_gpu else "fp32"
+    width = 2.0 if is_gpu else 4.0
     longest = int(parse_lengths(given.lengths).longest) + given.prompt_len + 8
     shape = resolve_model(CATALOG, given.model).transformer.model_copy(
         update={"seq": longest, "num_positions": longest}
     )
     num_open = given.num_prompts * given.answers
-    options = EngineOptions(max_context=longest, max_running=num_open, precision="fp32")
-    timed = TimedEngine(open_engine(shape, options, device=torch.device("cpu"), weights=0), CLOCKS[given.clock])
+    options = EngineOptions(max_context=longest, max_running=num_open, precision=precision)
+    timed = TimedEngine(open_engine(shape, options, device=device, weights=0), CLOCKS[given.clock])
+    timed.engine.prepare(GREEDY, lambda *_: None)
     batches = sorted({1, 2, max(num_open // 16, 1), max(num_open // 4, 1), num_open})
     rows = calibration_rows(timed, batches=batches, contexts=sorted({32, longest // 4, longest // 2}))
+    machine = machine_from_system(CATALOG, "generic-h200" if is_gpu else "laptop")
     serving = Serving(
-        shape=shape, machine=calibrated(machine_from_system(CATALOG, "laptop"), rows, shape),
-        stack=CATALOG.stack("eager"), recipe=recipe("fp32"), tp=1, weight_bytes=4.0, cache_bytes=4.0,
+        shape=shape, machine=calibrated(machine, rows, shape, precision=precision, device=device.type),
+        stack=CATALOG.stack("eager"), recipe=recipe(precision), tp=1, weight_bytes=width, cache_bytes=width,
     )  # fmt: skip
     print("seed   budget  measured  simulated  ratio  trained as  gain  simulated  off", file=sys.stderr)
     worst = 0.0
