@@ -46,6 +46,8 @@ DIMENSIONLESS = {
     "collectives.is_real": "a flag as a column: 0 or 1",
     "collectives.slowdown": "a ratio above 1, so not a share",
     "stack_costs.elementwise_factor": "a factor around 1, fitted",
+    "stack_costs.attention_factor": "a factor around 1, fitted",
+    "stack_costs.update_factor": "a factor around 1, fitted",
     "stack_costs.host_factor": "a factor around 1, fitted",
     "machine.convolution_factor": "a factor around 1, fitted",
     "machine.norm_factor": "a factor around 1, fitted",

@@ -57,6 +57,8 @@ ValueName = Literal[
 """What a calibration can hold; the unit is in the name."""
 ResidualName = Literal["products", "elementwise", "host", "convolutions", "norms"]
 MAX_RESIDUALS = 3
+StackFactorName = Literal["host", "elementwise", "attention", "update"]
+"""What a training program may take more of than its stack says."""
 Positive = Annotated[float, Field(gt=0.0, le=1e30, allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False)]
 """Measured over predicted: what is farther off was not measured on the machine that it names."""
@@ -162,6 +164,47 @@ class Residual(Strict):
         return self
 
 
+class StackFactor(Strict):
+    """A factor on what a stack takes, fitted to short runs of one training program."""
+
+    name: StackFactorName
+    factor: Factor
+    low: Factor
+    high: Factor
+
+    @model_validator(mode="after")
+    def _ordered(self) -> StackFactor:
+        if not self.low <= self.factor <= self.high:
+            raise ValueError(f"factor {self.name} of {self.factor} lies outside its own {self.low} to {self.high}")
+        return self
+
+
+class EngineFit(Strict):
+    """What runs of a training program showed on this machine, beside what its stack and the calibration say."""
+
+    engine: str = Field(min_length=1)
+    stack: str = Field(min_length=1)
+    """Catalogued stack whose costs the factors multiply."""
+    release: str
+    """Of the program."""
+    versions: dict[str, str]
+    """Of what was installed beside it."""
+    settings: dict[str, str] = Field(default_factory=dict)
+    """Keys of the program's own that were set."""
+    created: datetime
+    spent_s: Positive
+    factors: tuple[StackFactor, ...] = Field(default=(), max_length=MAX_RESIDUALS)
+    steps: tuple[Step, ...] = Field(min_length=1)
+    notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _each_factor_once(self) -> EngineFit:
+        names = [factor.name for factor in self.factors]
+        if len(set(names)) != len(names):
+            raise ValueError(f"a factor of {self.engine} appears twice")
+        return self
+
+
 class Interval(Strict):
     """The 90 % interval of measured over predicted, from the steps above."""
 
@@ -193,6 +236,8 @@ class Calibration(Strict):
     """Of decode steps."""
     first_token_interval: Interval | None = None
     """Of prompts."""
+    engines: tuple[EngineFit, ...] = ()
+    """Training programs that were fitted on this machine (`calibrate --engine`)."""
     collectives: tuple[dict[str, Any], ...] = ()
     """Fits of `bench collectives`, as it wrote them."""
     convolutions: tuple[dict[str, Any], ...] = ()
@@ -220,6 +265,9 @@ class Calibration(Strict):
         names = [residual.name for residual in self.residuals]
         if len(set(names)) != len(names):
             raise ValueError("a residual appears twice")
+        engines = [fit.engine for fit in self.engines]
+        if len(set(engines)) != len(engines):
+            raise ValueError("an engine appears twice")
         return self
 
     @property
@@ -232,7 +280,7 @@ class Calibration(Strict):
     def id(self) -> str:
         """Changes with every value, so that predictions made with another one are seen to be stale."""
         # The counts of parts are no values: without them files keep the id that they had before there were counts.
-        unset = {name for name in ("generation_steps", "generation_interval", "first_token_interval")
+        unset = {name for name in ("generation_steps", "generation_interval", "first_token_interval", "engines")
                  if not getattr(self, name)}  # fmt: skip
         values = self.model_dump(mode="json", by_alias=True, exclude={"num_parts", "num_missing", *unset})
         return f"{self.name}@{digest(values)[:8]}"

@@ -206,7 +206,7 @@ def _head(setting: Setting) -> Iterator[Operation]:
 def _optimizer(setting: Setting) -> Operation:
     recipe, shards = setting.recipe, busiest_trained(setting)
     updated = float(num_spread_params(setting, shards) if setting.layout.zero >= 1 else shards.num_params)
-    passes = setting.machine.num_update_passes
+    passes = setting.machine.num_update_passes_of(setting.stack)
     bytes_per_param = passes * (recipe.gradient_bytes + 2.0 * recipe.optimizer_bytes + recipe.weight_bytes)
 
     def time(bytes_per_s: float) -> float:

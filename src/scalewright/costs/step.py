@@ -358,7 +358,7 @@ def _update(setting: Setting, whole: Shards, layer: LayerTimes) -> Breakdown:
         )
     adam = compute.optimizer_time_s(
         num_params=updated, bytes_per_s=np.inf if rate is None else rate,
-        bytes_per_param=machine.num_update_passes * bytes_per_param,
+        bytes_per_param=machine.num_update_passes_of(setting.stack) * bytes_per_param,
     )  # fmt: skip
     return Breakdown(
         name="update",

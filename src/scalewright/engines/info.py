@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -16,6 +17,8 @@ from scalewright.errors import DocumentError, UnknownNameError
 from scalewright.records.loader import load_toml
 
 KIND = "training-engine"
+EAGER, COMPILED = "eager", "compiled"
+"""Catalogued stacks of PyTorch without and with torch.compile."""
 Tested = Literal["run", "parsed", "rendered"]
 """run: our tests train with it; parsed: its own code reads our files, nothing was trained; rendered: text only."""
 _RELEASE = re.compile(r"^\d+(\.\d+)*$")
@@ -42,6 +45,8 @@ class EngineInfo(Strict):
     newest: str = ""
     stack: Id
     """Catalogue entry whose factors predict its steps."""
+    compile_key: str = ""
+    """Its own key that turns torch.compile on or off; empty: it has none."""
     frameworks: tuple[str, ...]
     """Its names in `plan --emit`; empty: it has no file of its own for a layout."""
     dialect: str
@@ -65,6 +70,13 @@ class EngineInfo(Strict):
         if not self.pip and not self.checkout:
             raise ValueError("an engine is a package (pip) or a folder of sources (checkout)")
         return self
+
+    def stack_with(self, settings: Mapping[str, str], *, device: str) -> str:
+        """Catalogue entry of a run with these settings; on a CPU nothing is compiled and no kernel is fused."""
+        if device == "cpu":
+            return EAGER
+        compiles = settings.get(self.compile_key, "") if self.compile_key else ""
+        return {"true": COMPILED, "false": EAGER}.get(compiles.lower(), self.stack)
 
     @property
     def is_untested(self) -> bool:

@@ -7,10 +7,10 @@ may be off is then taken from steps that were left out of their own fit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,6 @@ NOISE_FRAC = 0.03
 """Error of a step that no factor can explain: two sessions on one machine differ by as much."""
 FACTOR_SPREAD = 0.3
 """How far from 1 a factor may be expected, as a deviation of its logarithm."""
-PRIOR_WEIGHT = (NOISE_FRAC / FACTOR_SPREAD) ** 2
-"""How strongly a factor is held to 1: one that does nothing stays there."""
 T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753)
 """Student's t for a two-sided interval of 90 %, by degrees of freedom from 1."""
 T_MANY = 1.70
@@ -54,6 +52,8 @@ MOST_LEVERAGE = 0.9
 """A step that alone decides a factor says little about how well others are predicted."""
 
 Floats = NDArray[np.float64]
+Name = TypeVar("Name", bound=str)
+"""Of a factor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +87,14 @@ def fit_residuals(catalog: Catalog, calibration: Calibration, steps: Sequence[Re
     """The residuals that these steps show; without steps there are none, and the catalogue's interval is used."""
     if not steps:
         return Fitted(residuals=(), steps=(), language_interval=None, vision_interval=None)
-    problem = _Problem(catalog, calibration, steps)
-    chosen, fit = _chosen(problem)
-    before, after = problem.predicted((), np.zeros(0)), problem.predicted(chosen, fit.logs)
+    workloads = dict.fromkeys(step.workload for step in steps)
+    problem = FactorProblem(
+        measured=np.array([step.measured_s for step in steps]),
+        candidates=tuple(dict.fromkeys(name for w in workloads for name in CANDIDATES[w])),
+        predicted=lambda factors: _predicted(catalog, calibration, steps, factors),
+    )
+    chosen, fit = chosen_factors(problem)
+    before, after = problem.predicted_s((), np.zeros(0)), problem.predicted_s(chosen, fit.logs)
     left_out = problem.measured * np.exp(-fit.left_out)
     residuals = tuple(
         Residual(name=name, factor=math.exp(log), low=math.exp(log - dev), high=math.exp(log + dev))
@@ -142,8 +147,21 @@ def interval(steps: Sequence[LeftOutStep], *, num_factors: int) -> Interval | No
     return Interval(low_frac=math.exp(-half), high_frac=math.exp(half), num_steps=len(errors))
 
 
+def _predicted(
+    catalog: Catalog, calibration: Calibration, steps: Sequence[RealStep], factors: Mapping[ResidualName, float]
+) -> Floats:
+    """The steps on the calibrated machine with these residuals."""
+    residuals = tuple(Residual(name=n, factor=f, low=f, high=f) for n, f in factors.items())
+    changed = calibration.model_copy(update={"residuals": residuals})
+    machines = {
+        ranks: machine_from_calibration(catalog, changed, num_ranks=ranks)
+        for ranks in {step.num_ranks for step in steps}
+    }
+    return np.array([step.predicted_s(machines[step.num_ranks]) for step in steps])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Fit:
+class FactorFit:
     """Logarithms of the factors, their deviations, and errors with each step in and left out."""
 
     logs: Floats
@@ -154,43 +172,49 @@ class _Fit:
     """Logarithm of the steps' probability under any values of these factors, up to a constant (mackay1992)."""
 
 
-class _Problem:
-    """Predictions of all steps as a function of the factors' logarithms."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactorProblem(Generic[Name]):
+    """Predictions of measured steps as a function of some factors' logarithms."""
 
-    def __init__(self, catalog: Catalog, calibration: Calibration, steps: Sequence[RealStep]) -> None:
-        self._catalog, self._calibration, self.steps = catalog, calibration, list(steps)
-        self.measured = np.array([step.measured_s for step in steps])
-        workloads = dict.fromkeys(step.workload for step in steps)
-        self.candidates = tuple(dict.fromkeys(name for w in workloads for name in CANDIDATES[w]))
+    measured: Floats
+    """Seconds of each step."""
+    candidates: tuple[Name, ...]
+    predicted: Callable[[Mapping[Name, float]], Floats]
+    """Seconds of each step under some factors; those that are not named are 1."""
+    spread: float = FACTOR_SPREAD
+    """How far from 1 a factor may be expected, as a deviation of its logarithm."""
+    farthest: float = FARTHEST
+    """Logarithm of the largest factor."""
 
-    def predicted(self, names: Sequence[ResidualName], logs: Floats) -> Floats:
-        factors = {name: math.exp(float(log)) for name, log in zip(names, logs, strict=True)}
-        residuals = tuple(Residual(name=n, factor=f, low=f, high=f) for n, f in factors.items())
-        changed = self._calibration.model_copy(update={"residuals": residuals})
-        machines = {
-            ranks: machine_from_calibration(self._catalog, changed, num_ranks=ranks)
-            for ranks in {step.num_ranks for step in self.steps}
-        }
-        return np.array([step.predicted_s(machines[step.num_ranks]) for step in self.steps])
+    def predicted_s(self, names: Sequence[Name], logs: Floats) -> Floats:
+        return self.predicted({name: math.exp(float(log)) for name, log in zip(names, logs, strict=True)})
 
-    def fit(self, names: Sequence[ResidualName]) -> _Fit:
+    def without(self, index: int) -> FactorProblem[Name]:
+        """The problem without one of its steps."""
+        return replace(
+            self,
+            measured=np.delete(self.measured, index),
+            predicted=lambda factors: np.delete(self.predicted(factors), index),
+        )
+
+    def fit(self, names: Sequence[Name]) -> FactorFit:
         """Factors with the least squared log error, held to 1 by a prior; Gauss-Newton with numerical slopes.
 
         Left-out errors follow from the leverage of each step (e / (1 - h)), which is exact where the logarithm of a
         prediction is linear in those of the factors.
         """
         num, target = len(names), np.log(self.measured)
-        logs, slopes = np.zeros(num), np.zeros((len(self.steps), num))
-        weight = PRIOR_WEIGHT
+        logs, slopes = np.zeros(num), np.zeros((len(self.measured), num))
+        weight = (NOISE_FRAC / self.spread) ** 2  # a factor that does nothing stays at 1
         normal = weight * np.eye(num)
-        now = np.log(self.predicted(names, logs))
+        now = np.log(self.predicted_s(names, logs))
         for _ in range(NUM_NEWTON_STEPS if num else 0):
-            moved = [np.log(self.predicted(names, logs + step)) for step in np.eye(num) * SMALL_STEP]
+            moved = [np.log(self.predicted_s(names, logs + step)) for step in np.eye(num) * SMALL_STEP]
             slopes = np.stack([(there - now) / SMALL_STEP for there in moved], axis=1)
             normal = slopes.T @ slopes + weight * np.eye(num)
             move = np.linalg.solve(normal, slopes.T @ (target - now) - weight * logs)
-            logs = np.clip(logs + np.clip(move, -LARGEST_MOVE, LARGEST_MOVE), -FARTHEST, FARTHEST)
-            now = np.log(self.predicted(names, logs))
+            logs = np.clip(logs + np.clip(move, -LARGEST_MOVE, LARGEST_MOVE), -self.farthest, self.farthest)
+            now = np.log(self.predicted_s(names, logs))
             if float(np.abs(move).max()) < CLOSE_ENOUGH:
                 break
         left = target - now
@@ -198,16 +222,18 @@ class _Problem:
         leverage = np.minimum(np.einsum("ij,jk,ik->i", slopes, inverse, slopes), MOST_LEVERAGE)
         variance = float(left @ left) / max(len(left) - num, 1)
         spread = np.sqrt(np.diag(inverse) * variance)
-        room = np.linalg.slogdet(normal / PRIOR_WEIGHT)[1] if num else 0.0
-        log_evidence = -0.5 * (float(left @ left) / NOISE_FRAC**2 + float(logs @ logs) / FACTOR_SPREAD**2 + room)
-        return _Fit(logs=logs, deviations=spread, left_out=left / (1.0 - leverage), log_evidence=float(log_evidence))
+        room = np.linalg.slogdet(normal / weight)[1] if num else 0.0
+        log_evidence = -0.5 * (float(left @ left) / NOISE_FRAC**2 + float(logs @ logs) / self.spread**2 + room)
+        return FactorFit(
+            logs=logs, deviations=spread, left_out=left / (1.0 - leverage), log_evidence=float(log_evidence)
+        )  # fmt: skip
 
 
-def _chosen(problem: _Problem) -> tuple[tuple[ResidualName, ...], _Fit]:
+def chosen_factors(problem: FactorProblem[Name]) -> tuple[tuple[Name, ...], FactorFit]:
     """The set of at most three factors that makes the steps most probable: each must explain more than it could."""
-    best: tuple[ResidualName, ...] = ()
+    best: tuple[Name, ...] = ()
     fit = problem.fit(best)
-    for num in range(1, min(MAX_RESIDUALS, len(problem.steps) - 1) + 1):
+    for num in range(1, min(MAX_RESIDUALS, len(problem.measured) - 1) + 1):
         for names in combinations(problem.candidates, num):
             tried = problem.fit(names)
             if tried.log_evidence > fit.log_evidence:

@@ -20,7 +20,14 @@ from scalewright.planner.energy_use import Footprint
 from scalewright.planner.figures import Figures, GenerationFigures, RlFigures, TransformerFigures, VisionFigures
 from scalewright.planner.generation import CHANGED, Generation, changed_generation, joined_parts, no_room_words
 from scalewright.planner.limits import Limit, differences, limits
-from scalewright.planner.question import Question, TransformerStep, VisionModelStep, check, resolve_recipe
+from scalewright.planner.question import (
+    Question,
+    TransformerStep,
+    VisionModelStep,
+    check,
+    resolve_recipe,
+    resolve_stack,
+)
 from scalewright.records.documents import document
 from scalewright.records.types import Confidence
 from scalewright.workload.grammar import assignments, whole_number
@@ -338,7 +345,8 @@ def changed(question: Question, text: str) -> Question:
     if "stack" in written:
         if question.catalog is None:
             raise ConfigError(f"what-if stack={written['stack']}: this question has no catalogue to look it up in")
-        question = replace(question, stack=question.catalog.stack(written["stack"]))
+        named = resolve_stack(written["stack"], question.catalog, question.layout, question.machine)
+        question = replace(question, stack=named)
     return question
 
 

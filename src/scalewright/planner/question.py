@@ -311,10 +311,13 @@ def resolve_recipe(name: str, machine: Machine) -> Recipe:
 def resolve_stack(
     name: str, catalog: Catalog, layout: Layout, machine: Machine | None = None, *, is_vision: bool = False
 ) -> Stack:
-    """The stack of that name; `auto`: compiled for vision, eager for ZeRO-3 and on CPUs, else Megatron-Core; on a
-    calibrated machine the stack of `bench language`."""
+    """The stack of that name, or of the training program of that name; `auto`: compiled for vision, eager for ZeRO-3
+    and on CPUs, else Megatron-Core; on a calibrated machine the stack of `bench language`."""
     if name != AUTO:
-        return catalog.stack(name)
+        fitted = None if machine is None else machine.engine_stacks.get(name.lower())
+        if fitted is None:
+            return catalog.stack(name)
+        return catalog.stack(fitted.stack).model_copy(update={"id": name.lower()})
     if is_vision:
         return catalog.stack("compiled")
     if machine is not None and machine.calibration_id:  # what runs here is what was measured here

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from scalewright.catalog.types import TransformerShape
-from scalewright.records.documents import document
+from scalewright.errors import ConfigError
+from scalewright.records.documents import check_schema, document
 from scalewright.workload.flop import training_flop_per_sample
-from scalewright.workload.language_run import shape_document
-from scalewright.workload.layout import Layout
+from scalewright.workload.language_run import restored_shape, shape_document
+from scalewright.workload.layout import Layout, parse_layout
 from scalewright.workload.model import ModelSpec
 
 ENGINE_RUN, IMPORTED_RUN = "engine-run", "imported-run"
@@ -61,3 +62,18 @@ class EngineRun:
         body = asdict(self) | {"shape": shape_document(self.shape), "layout": str(self.layout)}
         body |= {"num_ranks": self.num_ranks, "extra_args": list(self.extra_args), "logs": list(self.logs)}
         return document(IMPORTED_RUN if self.logs else ENGINE_RUN, body)
+
+
+def from_document(doc: dict[str, Any], *, where: str) -> EngineRun:
+    """The run that `EngineRun.document` wrote for a run that was started here."""
+    check_schema(doc.get("schema"), ENGINE_RUN, where=where)
+    body = {key: value for key, value in doc.items() if key not in ("schema", "num_ranks")}
+    if set(body) != {one.name for one in fields(EngineRun)}:
+        odd = sorted(set(body) ^ {one.name for one in fields(EngineRun)})[0]
+        raise ConfigError(
+            f"{where}: key {odd!r} is {'unknown' if odd in body else 'missing'} in an {ENGINE_RUN}; run it again"
+        )
+    body["shape"] = restored_shape(body["shape"], where=where)
+    body["layout"] = parse_layout(str(body["layout"]))
+    body |= {name: tuple(body[name]) for name in ("extra_args", "logs")}
+    return EngineRun(**body)

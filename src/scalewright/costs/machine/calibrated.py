@@ -4,6 +4,7 @@ A calibration measures operators (products, memory, attention, launches) and the
 do not explain of the steps is shared among at most three residual factors, each on one group of terms: `products` slows
 the rates of products and attention, `elementwise` what crosses memory, `host` launches outside a graph, `convolutions`
 and `norms` those of vision models. The factors are put in here, so that no formula asks whether a value was measured.
+Stacks of training programs that were fitted here (`calibrate --engine`) have factors of their own beside these.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast, get_args
 
-from scalewright.catalog.calibration import Calibration, Value, ValueName
+from scalewright.catalog.calibration import Calibration, EngineFit, Value, ValueName
 from scalewright.catalog.facts import Fact, FlopPerS
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.stack import LaunchMode
@@ -22,7 +23,7 @@ from scalewright.costs.machine.from_catalog import machine_from_system
 from scalewright.costs.machine.generation_rates import GenerationRates, WeightRate
 from scalewright.costs.machine.machine import CalibratedRange, Machine
 from scalewright.costs.machine.measured_convolutions import convolutions_of
-from scalewright.costs.machine.stack_costs import Launches
+from scalewright.costs.machine.stack_costs import EngineStack, Launches, StackFactors
 
 COOL = "cool"
 WEIGHT: ValueName = "decode_weight_bytes_per_s"
@@ -67,12 +68,18 @@ def machine_from_calibration(catalog: Catalog, calibration: Calibration, *, num_
         checkpoint_copy_bytes_per_s=rank_value(calibration, "checkpoint_copy_bytes_per_s", num_ranks=ranks),
         calibrated_range=_calibrated_range(calibration),
         generation=generation_rates(calibration, num_ranks=ranks),
+        engine_stacks={fit.engine: _engine_stack(fit) for fit in calibration.engines},
     )
     if not on_cpu:
         return machine
     # Ranks of a CPU exchange through its memory: one writes what the other reads, so each has half of its share.
     share = machine.hbm_bytes_per_s
     return replace(machine, memory_bytes=calibration.fingerprint.memory_bytes / ranks, scale_up_bytes_per_s=share / 2.0)
+
+
+def _engine_stack(fit: EngineFit) -> EngineStack:
+    factors = StackFactors(**{f"{factor.name}_factor": factor.factor for factor in fit.factors})
+    return EngineStack(stack=fit.stack, release=fit.release, factors=factors)
 
 
 def generation_rates(calibration: Calibration, *, num_ranks: int = 1) -> GenerationRates | None:

@@ -10,7 +10,15 @@ from scalewright.costs.machine.collective_lines import MeasuredLine
 from scalewright.costs.machine.generation_rates import GenerationRates
 from scalewright.costs.machine.measured_convolutions import NOT_MEASURED, MeasuredConvolutions
 from scalewright.costs.machine.network import Network
-from scalewright.costs.machine.stack_costs import Launches, StackCosts, fitted_stack_costs, measured_stack_costs
+from scalewright.costs.machine.stack_costs import (
+    EngineStack,
+    Launches,
+    StackCosts,
+    StackFactors,
+    fitted_stack_costs,
+    measured_stack_costs,
+    with_factors,
+)
 from scalewright.errors import NotExpressedError
 from scalewright.records.types import Confidence
 
@@ -20,6 +28,7 @@ WIDE_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16")
 LATER_ARCHITECTURES = ("Hopper", "Blackwell", "Blackwell Ultra")
 """NVIDIA's with instructions for matrix products that Ampere lacks."""
 VECTOR_PRECISIONS: tuple[Precision, ...] = ("fp32", "fp64")
+NO_FACTORS = StackFactors()
 NARROW_PRECISIONS: tuple[Precision, ...] = ("fp8", "fp6", "fp4", "int8")
 
 
@@ -108,6 +117,8 @@ class Machine:
     """Rate of copying a device's state before an asynchronous save; None if not measured."""
     calibrated_range: CalibratedRange | None = None
     """Of the real steps that its interval comes from; None: the interval is that of the published runs."""
+    engine_stacks: Mapping[str, EngineStack] = field(default_factory=dict)
+    """Stacks of training programs that were fitted here, by the id that a stack of theirs has."""
 
     def num_nodes_for(self, num_gpus: int) -> int:
         """Nodes that so many devices take; the last one may be partly used."""
@@ -211,24 +222,41 @@ class Machine:
         """Rate of fused attention for heads of 128 and long sequences.
 
         Equation  as measured on this machine, else the best product x the stack's share, x the share of kernels that
-                  are older than the device
-        Source    `bench attention`, by the calibration; else benchmarks/fit.py
-        Assumes   every stack runs the fastest kernel that was measured
+                  are older than the device; over the factor of a training program that was fitted here
+        Source    `bench attention` and `calibrate --engine`, by the calibration; else benchmarks/fit.py
+        Assumes   every stack that was not fitted here runs the fastest kernel that was measured
         Checked   tests/costs/test_calibrated.py
         """
+        slower = self.factors_of(stack).attention_factor
         rate = self.attention_rates_flop_per_s.get(precision)
         if rate is not None:
-            return rate
+            return rate / slower
         share, device = stack.attention_share.value, self.accelerator
         if stack.has_ampere_attention and device.architecture in LATER_ARCHITECTURES:
             share = share * self.constants.ampere_attention_share.value
-        return self.matmul_flop_per_s(precision) * share
+        return self.matmul_flop_per_s(precision) * share / slower
+
+    def factors_of(self, stack: Stack) -> StackFactors:
+        """The factors of the training program whose stack this is; 1 where none was fitted."""
+        engine = self.engine_stacks.get(stack.id)
+        return NO_FACTORS if engine is None else engine.factors
 
     def stack_costs(self, stack: Stack) -> StackCosts:
         """What a stack costs here. This is the one place where measured launches take the place of fitted ones."""
         if self.launches is None:
-            return fitted_stack_costs(stack, self.constants)
-        return measured_stack_costs(stack, self.constants, self.launches)
+            return with_factors(fitted_stack_costs(stack, self.constants), self.factors_of(stack))
+        costs = measured_stack_costs(stack, self.constants, self.launches)
+        return with_factors(costs, self.factors_of(stack))
+
+    def num_update_passes_of(self, stack: Stack) -> float:
+        """Times the optimizer's tensors cross memory over one fused pass.
+
+        Equation  n f,  n of this machine, f of the training program that was fitted here
+        Source    the engine constants for n; `calibrate --engine` for f
+        Assumes   a program's optimizer crosses memory as often for every model
+        Checked   tests/costs/test_engine_factors.py
+        """
+        return self.num_update_passes * self.factors_of(stack).update_factor
 
     def matmul_is_published(self, precision: Precision) -> bool:
         keys = ("bf16", "fp16") if precision == "fp16" else (precision,)

@@ -73,6 +73,49 @@ class StackCosts:
         return self.step_host_s + num_tensors * self.tensor_host_s * visible
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackFactors:
+    """What a stack takes over what its entry and this machine's calibration say: 1 where nothing was fitted."""
+
+    host_factor: float = 1.0
+    """On all host work."""
+    elementwise_factor: float = 1.0
+    """On the crossings of memory outside products, attention and update."""
+    attention_factor: float = 1.0
+    """On the time of fused attention."""
+    update_factor: float = 1.0
+    """On the crossings of memory by the optimizer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStack:
+    """A stack with the factors that runs of one training program showed on this machine."""
+
+    stack: str
+    """Catalogued stack that the factors multiply."""
+    release: str
+    """Of the program."""
+    factors: StackFactors
+
+
+def with_factors(costs: StackCosts, factors: StackFactors) -> StackCosts:
+    """The costs of a stack times the factors of a program that runs it.
+
+    Equation  host: f_h (layer, step, tensor);  crossings: f_e (layer, loss)
+    Source    `calibrate --engine`: fitted to short runs of the program on this machine
+    Assumes   pauses between kernels are the device's, not the program's
+    Checked   tests/costs/test_engine_factors.py
+    """
+    return replace(
+        costs,
+        layer_host_s=factors.host_factor * costs.layer_host_s,
+        step_host_s=factors.host_factor * costs.step_host_s,
+        tensor_host_s=factors.host_factor * costs.tensor_host_s,
+        num_elementwise_passes=_times(costs.num_elementwise_passes, factors.elementwise_factor),
+        num_loss_passes=_times(costs.num_loss_passes, factors.elementwise_factor),
+    )
+
+
 def fitted_stack_costs(stack: Stack, constants: Constants) -> StackCosts:
     """The factors that were fitted to published runs: every width crosses memory as often."""
     is_fused = stack.compiled or stack.logits_bytes.value <= constants.fused_loss_width.value

@@ -61,8 +61,7 @@ def sections_of(request: EngineRequest) -> dict[str, Any]:
         "debug": {"seed": request.seed},
     }  # fmt: skip
     sections["training"] |= {"steps": request.num_steps, "max_norm": optimizer.clip_norm}
-    if on_cpu:
-        sections["compile"] = {"enable": False}  # its kernels would be compiled for minutes
+    sections["compile"] = {"enable": not on_cpu}  # on a CPU kernels would be compiled for minutes
     if own:
         sections["training"] |= {"dataset": request.data or "c4"}
         sections["model"]["hf_assets_path"] = request.tokenizer or request.load

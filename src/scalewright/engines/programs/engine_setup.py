@@ -178,9 +178,19 @@ def hugging_face_model(config: dict[str, Any], dtype: Any = None) -> Any:
     torch.manual_seed(int(config["seed"]))
     dtype = dtype or torch.float32
     if not config["load"]:
-        return AutoModelForCausalLM.from_config(model_config, dtype=dtype)
+        with torch.device(start_device(config)):
+            return AutoModelForCausalLM.from_config(model_config, dtype=dtype)
     check_weights(config)
     return AutoModelForCausalLM.from_pretrained(config["load"], dtype=dtype)
+
+
+def start_device(config: dict[str, Any]) -> str:
+    """Where random weights are made: on the GPU, which takes no time, unless it holds a part of the model only."""
+    import torch
+
+    if config["device"] == "cpu" or int(config["layout"]["zero"]) > 1:
+        return "cpu"
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
 
 
 def check_weights(config: dict[str, Any]) -> None:

@@ -52,20 +52,28 @@ def training_arguments(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class StepTimes(TrainerCallback):
-    """Adds the number and the time of the step to what the Trainer prints, and traces steps that the run names."""
+    """Adds the number and the time of the step to what the Trainer prints, and traces steps that the run names.
+
+    A step lasts from the end of the one before it, so that loading its samples counts.
+    """
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._begun_s, self._took_s = time.perf_counter(), 0.0
         self._traces, self._tracing = StepTraces(config), contextlib.ExitStack()
 
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self._begun_s = time.perf_counter()
+
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         del args, control
         self._tracing.enter_context(self._traces.step(state.global_step))
-        self._begun_s = time.perf_counter()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the host may be a step ahead
         self._took_s = time.perf_counter() - self._begun_s
         self._tracing.close()
+        self._begun_s = time.perf_counter()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         del args, control

@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from scalewright import units
-from scalewright.catalog.calibration import Calibration, Interval, Step, Value
+from scalewright.catalog.calibration import Calibration, Interval, Value
+from scalewright.report.bench.engine_fit import mean_error, print_engine, step_table
 from scalewright.report.console import plain_table
 
 TITLES = {
@@ -57,6 +58,8 @@ def print_calibration(console: Console, calibration: Calibration) -> None:
     _print_values(console, calibration)
     _print_steps(console, calibration)
     _print_generation(console, calibration)
+    for fit in calibration.engines:
+        print_engine(console, fit)
     for title, lines in (("not measured", calibration.skipped), ("note", calibration.notes)):
         for line in lines:
             console.print(f"{title}: {escape(line)}")
@@ -97,16 +100,7 @@ def _print_steps(console: Console, calibration: Calibration) -> None:
     if not calibration.steps:
         console.print("No training step was measured: no residual is fitted, and the catalogue interval is used.")
         return
-    numbers = ("measured", "before", "after", "left out")
-    table = plain_table("training step", *numbers, right=numbers)
-    for step in calibration.steps:
-        ranks = f", {step.num_ranks} ranks" if step.num_ranks > 1 else ""
-        errors = (
-            f"{predicted_s / step.measured_s - 1.0:+.0%}"
-            for predicted_s in (step.before_s, step.after_s, step.left_out_s)
-        )
-        table.add_row(escape(f"{step.label}{ranks}"), units.format(step.measured_s, units.SECONDS), *errors)
-    console.print(table)
+    console.print(step_table("training step", calibration.steps))
     console.print(_fitted_words(calibration))
     for workload, interval in (("language", calibration.language_interval), ("vision", calibration.vision_interval)):
         if interval is not None:
@@ -134,18 +128,13 @@ def _print_generation(console: Console, calibration: Calibration) -> None:
 
 def _fitted_words(calibration: Calibration) -> str:
     num, steps = len(calibration.steps), sum(step.num_steps for step in calibration.steps)
-    before, after, left_out = (_mean_error(calibration.steps, key) for key in ("before_s", "after_s", "left_out_s"))
+    before, after, left_out = (mean_error(calibration.steps, key) for key in ("before_s", "after_s", "left_out_s"))
     which = ", ".join(f"{r.name} x {r.factor:.2f} ({RESIDUALS[r.name]})" for r in calibration.residuals)
     fitted = f"fitted: {which}" if which else "no residual was worth fitting"
     return (
         f"{fitted}; from {num} runs with {steps} steps. Mean error: {before:.1%} before the fit, {after:.1%} after, "
         f"{left_out:.1%} for runs left out of their own fit."
     )
-
-
-def _mean_error(steps: tuple[Step, ...], key: str) -> float:
-    errors = [abs(float(getattr(step, key)) / step.measured_s - 1.0) for step in steps]
-    return sum(errors) / len(errors)
 
 
 def _interval_words(workload: str, interval: Interval, *, what: str = " steps") -> str:

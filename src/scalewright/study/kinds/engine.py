@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from scalewright import units
 from scalewright.catalog.library import Catalog
+from scalewright.costs.machine import Machine
 from scalewright.engines.environment import check_installed, engine_python
 from scalewright.engines.info import EngineInfo, find_engine
 from scalewright.engines.nearest import rendered
@@ -22,7 +23,7 @@ from scalewright.engines.prepare import bench_request, settings_of
 from scalewright.engines.types import EngineJob, EngineRequest
 from scalewright.errors import ConfigError, EnvironmentFailedError, NotExpressedError
 from scalewright.here.devices import device_here
-from scalewright.here.place import HERE
+from scalewright.here.place import HERE, place_of
 from scalewright.launch.prepare.language_setup import machine_of, resolve_ranks
 from scalewright.launch.prepare.outlook import Outlook, RunTooLargeError
 from scalewright.observe.breakdown.gaps import slow_down, traced_terms_s
@@ -134,7 +135,8 @@ class EngineKind:
         if point.engine != OWN:
             elsewhere = "cpu" if point.device == "cpu" else "cuda"  # systems of the catalogue have accelerators
             device = _device(point) if point.system == HERE else elsewhere
-            chosen["stack"] = _stack(catalog, point, find_engine(point.engine), device)
+            place = place_of(catalog, point.system, partition=point.partition or None)
+            chosen["stack"] = _stack(point, find_engine(point.engine), device, place.machine)
         return predict_point(catalog, chosen, where=where)
 
     def stored_prediction(self, prediction: dict[str, Any]) -> Outcome:
@@ -192,11 +194,13 @@ def with_traced_terms(run: CollectedRun, outcome: Outcome) -> Outcome:
     return replace(outcome, parts=parts, limit=next(iter(parts)), notes=(*outcome.notes, *notes))
 
 
-def _stack(catalog: Catalog, point: EngineBenchOptions, info: EngineInfo, device: str) -> str:
-    """The engine's stack; on a CPU nothing is compiled and no kernel is fused."""
+def _stack(point: EngineBenchOptions, info: EngineInfo, device: str, machine: Machine | None = None) -> str:
+    """The stack of the engine with these settings; by the engine's own name where it was fitted on this machine."""
     if point.stack != AUTO:
         return point.stack
-    return catalog.stack_of_own_run("off").id if device == "cpu" else info.stack
+    stack = info.stack_with(settings_of(point.set), device=device)
+    fitted = None if machine is None else machine.engine_stacks.get(info.id)
+    return info.id if fitted is not None and fitted.stack == stack else stack
 
 
 def _device(point: EngineBenchOptions) -> str:
@@ -285,7 +289,7 @@ def _predicted(
     try:
         prediction = answer(ask(
             catalog, model=request.spec, system=here.machine, layout=request.layout, precision=run.precision,
-            stack=_stack(catalog, point, info, run.device),
+            stack=_stack(point, info, run.device, here.machine),
         ))  # fmt: skip
     except NotExpressedError as error:
         return replace(execution, forecast=f"no prediction: {error}")
