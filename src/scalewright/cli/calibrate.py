@@ -38,9 +38,7 @@ def run(
     engine: EngineName = None,
     python: PythonPath = None,
     settings: SetText = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace another machine's; take untested releases.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace another machine's; take untested releases.")] = False,
     as_json: AsJson = False,
     catalog: CatalogFolder = None,
 ) -> None:
