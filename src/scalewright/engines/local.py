@@ -167,6 +167,8 @@ def _end(
             return ExitCode.YES, "finished"
         return ExitCode.ENVIRONMENT, f"{job.engine} ended well, but its log has no step: see logs/rank-0.log"
     rank, status = ranks.first
+    if status == ExitCode.REQUEUE:
+        return ExitCode.REQUEUE, "stopped by a signal after a whole step: run the same command again to resume"
     sentence = _our_error(logs)
     if sentence and status in (ExitCode.BAD_INPUT, ExitCode.ENVIRONMENT):
         return status, sentence

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-BAD_INPUT, ENVIRONMENT = 2, 3
+BAD_INPUT, ENVIRONMENT, REQUEUE = 2, 3, 75
 SYNTHETIC = "synthetic"
 WRITTEN = "samples.npy"
 NUM_SYNTHETIC_TOKENS = 2**20
@@ -29,6 +30,7 @@ INDEX_TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 6
 
 def read_config() -> dict[str, Any]:
     """The run's file that `--config` names. Words that follow are left in `extra_args`."""
+    Notice.listen()
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", required=True)
     known, extra = parser.parse_known_args()
@@ -49,11 +51,41 @@ def fail(sentence: str, code: int = BAD_INPUT) -> NoReturn:
     os._exit(code)
 
 
-def leave() -> NoReturn:
+def leave(code: int = 0) -> NoReturn:
     """End a process whose work is done. Threads that libraries leave behind can abort the interpreter's own end."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
+
+
+class Notice:
+    """The request to save and leave, which the job script passes on as USR1 before a time limit or preemption."""
+
+    _is_given = False
+    """Of this process; it is listened to from the start, because engines start for minutes."""
+
+    @classmethod
+    def listen(cls) -> None:
+        signal.signal(signal.SIGUSR1, cls._take)
+
+    @classmethod
+    def _take(cls, *_: Any) -> None:
+        cls._is_given = True
+
+    def is_given(self, device: Any) -> bool:
+        """Whether any rank got it: the signal reaches ranks in different steps, and all leave after the same one."""
+        import torch
+
+        if num_ranks() == 1 or not torch.distributed.is_initialized():
+            return self._is_given
+        flag = torch.tensor([float(self._is_given)], device=device)
+        torch.distributed.all_reduce(flag)
+        return bool(flag.item() > 0)
+
+    def leave(self, step: int) -> NoReturn:
+        """After the save: the job script queues the job again."""
+        say(f"stopped by SIGUSR1 after a whole step; {step} steps are saved")
+        leave(REQUEUE)
 
 
 def rank() -> int:

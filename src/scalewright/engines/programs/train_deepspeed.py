@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from engine_setup import TokenWindows, hugging_face_model, leave, num_ranks, parameter_groups, rank, read_config, say
+from engine_setup import (
+    Notice,
+    TokenWindows,
+    hugging_face_model,
+    leave,
+    num_ranks,
+    parameter_groups,
+    rank,
+    read_config,
+    say,
+)
 from step_traces import StepTraces
 
 
@@ -92,7 +102,7 @@ def resume(engine: Any, config: dict[str, Any]) -> int:
 def train(engine: Any, samples: TokenWindows, config: dict[str, Any], first: int) -> None:
     every, folder = int(config["checkpoint"]["every"]), config["checkpoint"]["folder"]
     num_micro, steps = int(config["num_micro_batches"]), int(config["steps"])
-    traces = StepTraces(config)
+    traces, notice = StepTraces(config), Notice()
     for step in range(first, steps):
         with traces.step(step):
             started_s = time.perf_counter()
@@ -109,8 +119,11 @@ def train(engine: Any, samples: TokenWindows, config: dict[str, Any], first: int
             took_s = time.perf_counter() - started_s
         rate = samples.gbs / took_s
         say(f"steps: {step + 1} loss: {value:.6f} iter time (s): {took_s:.6f} samples/sec: {rate:.4f}")
-        if every and (step + 1) % every == 0:
+        is_asked = notice.is_given(engine.device)
+        if is_asked or (every and (step + 1) % every == 0):
             engine.save_checkpoint(folder)
+        if is_asked and step + 1 < steps:
+            notice.leave(step + 1)
 
 
 if __name__ == "__main__":

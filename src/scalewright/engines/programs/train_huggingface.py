@@ -49,14 +49,16 @@ def main() -> None:
     config = read_config()
     model = hugging_face_model(config)
     arguments = TrainingArguments(**training_arguments(config), remove_unused_columns=False)
+    times = StepTimes(config)
     trainer = OrderedTrainer(
         model=model, args=arguments, train_dataset=SampleSet(TokenWindows(config), int(config["steps"])),
-        callbacks=[StepTimes(config)],
+        callbacks=[times],
     )  # fmt: skip
     trainer.model_accepts_loss_kwargs = False  # the mean over a micro-batch, averaged over micro-batches
     trainer.train(resume_from_checkpoint=last_checkpoint(config))
-    say("training finished")
     end_group()
+    times.end(trainer.state)
+    say("training finished")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from engine_setup import TokenWindows, check_weights, fail, leave, read_config
+from engine_setup import Notice, TokenWindows, check_weights, fail, leave, read_config
 from step_traces import StepTraces
 
 FLAVOR = "scalewright"
@@ -151,11 +151,14 @@ def main() -> None:
         job.checkpoint.initial_load_path, job.checkpoint.initial_load_in_hf = config["load"], True
         job.model.hf_assets_path = config["load"]
     trainer = Trainer(job)
-    traces, train_step = StepTraces(config), trainer.train_step
+    traces, train_step, notice = StepTraces(config), trainer.train_step, Notice()
+    num_steps = int(job.training.steps)
 
-    def traced_step(*words: Any, **more: Any) -> Any:
+    def traced_step(*words: Any, **more: Any) -> None:
         with traces.step(int(trainer.step) - 1):  # it counts from 1, and is raised before the step
-            return train_step(*words, **more)
+            train_step(*words, **more)
+        if job.checkpoint.enable and notice.is_given(trainer.device):
+            job.training.steps = int(trainer.step)  # the last step is saved whatever the interval
 
     trainer.train_step = traced_step
     try:
@@ -164,6 +167,8 @@ def main() -> None:
         trainer.close()
         torch.distributed.destroy_process_group()
         logger.info("Process group destroyed")
+    if int(trainer.step) < num_steps:
+        notice.leave(int(trainer.step))
 
 
 if __name__ == "__main__":

@@ -48,18 +48,18 @@ def even_share(completions: list[Any], **_: Any) -> list[float]:
     return [sum(word[1:].isdigit() and int(word[1:]) % 2 == 0 for word in one) / max(len(one), 1) for one in words]
 
 
-def supervised(config: dict[str, Any]) -> Any:
+def supervised(config: dict[str, Any], times: StepTimes) -> Any:
     arguments = SFTConfig(
         **training_arguments(config), max_length=int(config["sequence"]), packing=False, dataset_num_proc=None,
         dataset_text_field="text",
     )  # fmt: skip
     return SFTTrainer(
         model=hugging_face_model(config), args=arguments, train_dataset=data_set(config, "text"),
-        processing_class=small_tokenizer(config), callbacks=[StepTimes(config)],
+        processing_class=small_tokenizer(config), callbacks=[times],
     )  # fmt: skip
 
 
-def reinforced(config: dict[str, Any]) -> Any:
+def reinforced(config: dict[str, Any], times: StepTimes) -> Any:
     """GRPO. A reference model is opened by its path, so the start weights lie in a folder."""
     settings = config.get("grpo") or {}
     folder = config["load"] or str(Path(config["checkpoint"]["folder"]).parent / "start")
@@ -76,7 +76,7 @@ def reinforced(config: dict[str, Any]) -> Any:
     )  # fmt: skip
     return GRPOTrainer(
         model=folder, args=arguments, train_dataset=data_set(config, "prompt"), processing_class=tokenizer,
-        reward_funcs=even_share, callbacks=[StepTimes(config)],
+        reward_funcs=even_share, callbacks=[times],
     )  # fmt: skip
 
 
@@ -101,10 +101,12 @@ def main() -> None:
     config = read_config()
     if config["task"] not in ("sft", "grpo"):
         fail(f"TRL does sft and grpo, not {config['task']}; choose one with --task")
-    trainer = supervised(config) if config["task"] == "sft" else reinforced(config)
+    times = StepTimes(config)
+    trainer = supervised(config, times) if config["task"] == "sft" else reinforced(config, times)
     trainer.train(resume_from_checkpoint=last_checkpoint(config))
-    say(json.dumps({"finished": config["task"], "steps": trainer.state.global_step}))
     end_group()
+    times.end(trainer.state)
+    say(json.dumps({"finished": config["task"], "steps": trainer.state.global_step}))
 
 
 if __name__ == "__main__":

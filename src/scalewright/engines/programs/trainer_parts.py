@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from engine_setup import Notice
 from step_traces import StepTraces
 from transformers import TrainerCallback
 
@@ -60,6 +61,7 @@ class StepTimes(TrainerCallback):
     def __init__(self, config: dict[str, Any]) -> None:
         self._begun_s, self._took_s = time.perf_counter(), 0.0
         self._traces, self._tracing = StepTraces(config), contextlib.ExitStack()
+        self._notice, self.is_stopped = Notice(), False
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self._begun_s = time.perf_counter()
@@ -68,11 +70,13 @@ class StepTimes(TrainerCallback):
         del args, control
         self._tracing.enter_context(self._traces.step(state.global_step))
 
-    def on_step_end(self, *_: Any, **__: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the host may be a step ahead
         self._took_s = time.perf_counter() - self._begun_s
         self._tracing.close()
+        if self._notice.is_given(args.device) and state.global_step < state.max_steps:
+            control.should_save = control.should_training_stop = self.is_stopped = True
         self._begun_s = time.perf_counter()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
@@ -80,6 +84,11 @@ class StepTimes(TrainerCallback):
         if logs is not None and "loss" in logs:
             logs.setdefault("step_time", self._took_s)
             logs["step"] = state.global_step
+
+    def end(self, state: Any) -> None:
+        """After training: a run that was asked to stop ends so that it is queued again."""
+        if self.is_stopped:
+            self._notice.leave(state.global_step)
 
 
 def last_checkpoint(config: dict[str, Any]) -> str | None:
