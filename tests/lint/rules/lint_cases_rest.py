@@ -272,8 +272,12 @@ CASES = {
             job("-p dev-g -t 04:00:00"),
             (job("--qos=acc_debug -t 03:00:00"), MARENOSTRUM),
             (job("-p batch -N 4 -t 06:00:00"), FRONTIER),
+            (job("-p boost_usr_prod -t 2-00:00:00"), LEONARDO),
+            (job("-p boost_usr_prod --qos=boost_qos_dbg -t 01:00:00"), LEONARDO),
         ),
         silent=(
+            (job("-p boost_usr_prod --qos=boost_qos_lprod -t 2-00:00:00"), LEONARDO),
+            (job("-p boost_usr_prod -t 1-00:00:00"), LEONARDO),
             job("-p small-g -t 3-00:00:00"),
             job("-p dev-g,small-g -t 04:00:00"),
             (job("-p batch -N 100 -t 06:00:00"), FRONTIER),

@@ -16,6 +16,7 @@ from scalewright.lint.script import Script, parse_script
 from scalewright.lint.settings import LintSettings
 
 sys.path.insert(0, str(Path(__file__).parent))  # the cases beside this file
+import lint_cases_blind
 import lint_cases_fresh
 import lint_cases_header
 import lint_cases_nested
@@ -31,8 +32,9 @@ CASES: dict[str, Cases] = {
     **lint_cases_rest.CASES,
     **lint_cases_nested.CASES,
     **lint_cases_fresh.CASES,
+    **lint_cases_blind.CASES,
 }
-for _rule, _more in lint_cases_fresh.MORE.items():
+for _rule, _more in (*lint_cases_fresh.MORE.items(), *lint_cases_blind.MORE.items()):
     _cases = CASES[_rule]
     CASES[_rule] = replace(_cases, fires=_cases.fires + _more.fires, silent=_cases.silent + _more.silent)
 RULES = all_rules()

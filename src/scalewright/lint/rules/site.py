@@ -185,9 +185,11 @@ def time_over_limit(script: Script, context: Context) -> Iterator[Hit]:
         return
     limits = [(p.max_time, f"partition {p.name}") for p in partitions_of(script, site) if p.max_time is not None]
     limit, of = max(limits, default=(None, ""))
-    qos = _qos(script, site)
+    qos = _qos(script, site) or (
+        None if script.has("qos", "reservation") else site.find_qos(site.select.qos or "normal")
+    )
     if qos is not None and qos.max_time is not None and (limit is None or qos.max_time < limit):
-        limit, of = qos.max_time, f"QOS {qos.name}"
+        limit, of = qos.max_time, f"{'' if script.has('qos') else 'the default '}QOS {qos.name}"
     names = {p.name for p in partitions_of(script, site)}
     for size in site.size_bins:
         fits = script.num_nodes is not None and size.min_nodes <= script.num_nodes <= size.max_nodes

@@ -12,6 +12,7 @@ from scalewright.lint.job_facts import (
     has_unknown_options,
     mentions,
     number,
+    runs_whole_nodes,
     started_by,
     step_nodes,
     step_tasks_per_node,
@@ -128,6 +129,96 @@ def step_over_nodes(script: Script, context: Context) -> Iterator[Hit]:
             f"the step requests {of_step} nodes, and the job has {nodes}",
             next_step=f"write #SBATCH --nodes={of_step}, or --nodes=$SLURM_NNODES",
         )
+
+
+@rule(
+    id="step-over-cpus",
+    severity="error",
+    title="A step requests more CPUs than the job has",
+    why="srun refuses the step, or waits for CPUs that never come: Requested node configuration is not available.",
+    source="Slurm, srun(1), --cpus-per-task: within an allocation at most its CPUs can be used",
+    before="#!/bin/bash\n#SBATCH --ntasks=1\n#SBATCH --cpus-per-task=8\nsrun --cpus-per-task=32 python train.py\n",
+    after="#!/bin/bash\n#SBATCH --ntasks=1\n#SBATCH --cpus-per-task=32\nsrun --cpus-per-task=32 python train.py\n",
+)
+def step_over_cpus(script: Script, context: Context) -> Iterator[Hit]:
+    per_task, tasks = script.number("cpus-per-task"), script.tasks_per_node
+    if per_task is None or tasks is None or script.has("exclusive", "cpus-per-gpu", "mincpus") or script.is_template:
+        return
+    if runs_whole_nodes(script, context.site) or script.header.num_components > 1:
+        return
+    for launch in script.launched("srun"):
+        option, tasks_of_step = launch.option("cpus-per-task"), step_tasks_per_node(script, launch)
+        cpus = number(script, option.value) if option is not None else None
+        if option is None or cpus is None or tasks_of_step is None or launch.has("jobid", "partition", "overcommit"):
+            continue
+        if cpus * tasks_of_step > per_task * tasks:
+            yield at(
+                script,
+                option,
+                f"the step requests {cpus * tasks_of_step} CPUs on a node, and the job has {per_task * tasks}",
+                next_step=f"write #SBATCH --cpus-per-task={-(-cpus * tasks_of_step // tasks)}, or fewer for the step",
+            )
+
+
+@rule(
+    id="pty-in-batch",
+    severity="warning",
+    title="srun --pty in a batch job",
+    why="A batch job has no terminal. Only the first task runs with a terminal, and the step may stop when it reads.",
+    source="Slurm, srun(1), --pty: execute task zero in pseudo terminal mode",
+    before="#!/bin/bash\n#SBATCH --ntasks=1\nsrun --pty python train.py\n",
+    after="#!/bin/bash\n#SBATCH --ntasks=1\nsrun python train.py\n",
+)
+def pty_in_batch(script: Script, context: Context) -> Iterator[Hit]:
+    if not any(directive.is_effective for directive in script.directives):
+        return
+    for launch in script.launched("srun"):
+        option = launch.option("pty")
+        if option is None or launch.command.parent is not None or launch.command.within.functions:
+            continue
+        if launch.program and launch.program[0].text in ("bash", "/bin/bash", "$SHELL", "sh", "zsh"):
+            continue  # a wrapper that people also call by hand
+        yield at(script, option, "a batch job has no terminal for --pty", next_step="remove --pty")
+
+
+_OF_THE_SHELL = ("cd", "export", "source", ".", "module", "ml", "conda", "unset", "alias", "set", "ulimit", "pushd")
+_OF_CONDA = ("activate", "deactivate", "init")
+
+
+@rule(
+    id="step-without-effect",
+    severity="error",
+    title="A step cannot change the shell of the script",
+    why="srun starts a process of its own. When it ends, its folder, variables, modules and environment are gone, and "
+    "the commands after it do not see them.",
+    source="Slurm, srun(1); bash(1), COMMAND EXECUTION ENVIRONMENT",
+    before="#!/bin/bash\n#SBATCH --ntasks=1\nsrun conda activate train\nsrun python train.py\n",
+    after="#!/bin/bash\n#SBATCH --ntasks=1\nconda activate train\nsrun python train.py\n",
+)
+def step_without_effect(script: Script, context: Context) -> Iterator[Hit]:
+    for launch in script.launched("srun"):
+        inner = [command for command in script.commands if command.parent is launch.command]
+        if inner:
+            commands = [command.texts for command in inner]
+        elif launch.program and launch.program[0].is_static:
+            commands = [tuple(word.text for word in launch.program)]
+        else:
+            continue
+        if launch.outer or not all(_is_of_the_shell(texts) for texts in commands):
+            continue
+        name = " ".join(commands[-1][:2])
+        yield at(
+            script,
+            launch,
+            f"{name} changes only this step, which ends at once",
+            next_step=f"write it without srun: {name}",
+        )
+
+
+def _is_of_the_shell(texts: tuple[str, ...]) -> bool:
+    if not texts or texts[0] not in _OF_THE_SHELL:
+        return False
+    return texts[0] != "conda" or (len(texts) > 1 and texts[1] in _OF_CONDA)
 
 
 @rule(

@@ -110,3 +110,52 @@ def _local_target(script: Script, command: Command) -> str | None:
     else:
         target = texts[-1]
     return target.rstrip("/") if re.match(_LOCAL, target) else None
+
+
+_RESULTS = re.compile(
+    r"(?:\$\{?(?:TMPDIR|SLURM_TMPDIR|LOCAL_?SCRATCH|LOCALSCRATCH|SNIC_TMP)\}?|/dev/shm|/tmp)[\"']?/"
+    r"[^\s\"';|&]{0,100}(?:results?|outputs?|checkpoints?|ckpts?|saved?|weights|runs)\b",
+    re.IGNORECASE,
+)
+
+
+@rule(
+    id="results-on-node",
+    severity="warning",
+    title="Results stay on the node",
+    why="The job's temporary folder is emptied when the job ends. What the program writes there is lost unless the "
+    "script copies it to a shared file system.",
+    source="Slurm, job_container/tmpfs; sites empty $TMPDIR after every job",
+    before=_HEAD + 'mkdir -p "$TMPDIR/results"\npython train.py\n',
+    after=_HEAD + 'mkdir -p "$TMPDIR/results"\npython train.py\ncp -r "$TMPDIR/results" "$WORK/$SLURM_JOB_ID"\n',
+)
+def results_on_node(script: Script, context: Context) -> Iterator[Hit]:
+    works = [work for work in work_commands(script) if not work.command.within.functions]
+    if not works or script.is_template:
+        return
+    code = code_of(script)
+    if re.search(r"\b(?:cp|rsync|mv|tar|scp|sgather|zip|rclone|gsutil|aws)\b", code[works[-1].command.end :]):
+        return
+    if any(
+        trap.action in script.body.functions or "cp" in trap.action or "rsync" in trap.action for trap in script.traps
+    ):
+        return
+    for command in script.called("mkdir"):
+        folder = command.words[-1]
+        path = f"{_current_folder(script, command)}/{script.resolve(folder.text)}"
+        if len(command.words) < 2 or command.start > works[-1].command.start or not _RESULTS.search(path):
+            continue
+        yield at(
+            script,
+            folder,
+            f"{folder.text} is on the node, and nothing copies it back after the work",
+            next_step="copy it to the shared file system at the end, and in a trap for the time limit",
+        )
+        return
+
+
+def _current_folder(script: Script, command: Command) -> str:
+    """The folder that the script changed to last before a command, as it is written; empty: none."""
+    changes = [c for c in script.called("cd", "pushd") if c.start < command.start and len(c.words) > 1 and not c.parent]
+    is_absolute = script.resolve(command.words[-1].text).startswith(("/", "$"))
+    return "" if is_absolute or not changes else script.resolve(changes[-1].words[-1].text)

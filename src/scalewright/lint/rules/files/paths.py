@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from scalewright.lint.header.directives import Directive
 from scalewright.lint.job_facts import GUIDE, SURVEY, code_of, has_job_id, work_commands
@@ -60,8 +60,10 @@ def _overwritten_log(script: Script, name: str) -> Directive | None:
         return None
     if name == "error" and value == script.value("output"):
         return None
-    if re.search(r"%\d*[jJAsbN]|[$`{<]|\d{4}-?\d{2}-?\d{2}|\d{6}|path/to|/path", value):
+    if re.search(r"%\d*[jJAsbN]|[$`{<]|path/to|/path", value):
         return None
+    if re.search(r"\d{4}-?\d{2}-?\d{2}|\d{6}", PurePosixPath(value).name):
+        return None  # a date, which somebody changes by hand
     return None if script.has("array") and not re.search(r"%\d*a", value) else directive
 
 
@@ -77,10 +79,10 @@ def _marked(script: Script, directive: Directive, mark: str) -> str:
 
 @rule(
     id="output-folder",
-    severity="info",
+    severity="warning",
     title="Slurm does not create the folder of the log",
     why="If the folder of the log is missing, the job ends at once without any log. A mkdir in the script itself "
-    "comes too late.",
+    "comes too late, and a folder with the job's id in its name cannot exist before the job.",
     source="Slurm, sbatch(1), --output: the folder must exist",
     before=_HEAD + "#SBATCH --output=logs/%x-%j.out\nmkdir -p logs\npython train.py\n",
     after=_HEAD + "#SBATCH --output=%x-%j.out\nmkdir -p checkpoints\npython train.py\n",
@@ -90,25 +92,47 @@ def output_folder(script: Script, context: Context) -> Iterator[Hit]:
         directive = script.directive(name)
         value = directive.value or "" if directive is not None else ""
         folder = str(PurePosixPath(value).parent)
-        if directive is None or folder in (".", "/", "/dev") or re.search(r"[%$`{<]", folder):
+        if directive is None or folder in (".", "/", "/dev") or re.search(r"[$`{<]", folder):
             continue
-        if script.has("chdir") and not folder.startswith("/"):
+        by_job = re.search(r"%\d*[jJAas]", folder)
+        if by_job is None and ("%" in folder or (script.has("chdir") and not folder.startswith("/"))):
             continue
-        exists = (context.folder / folder).is_dir()
         makes = any(
             PurePosixPath(script.resolve(word.text)) == PurePosixPath(folder)
             for command in script.called("mkdir")
             for word in command.arguments
         )
-        if exists or not makes:
+        if by_job is None and (_is_there(script, context, folder) or not (makes or _is_beside(script, folder))):
             continue
+        reason = "Slurm does not create it"
+        if makes:
+            reason = "the mkdir in the script comes too late"
         yield at(
             script,
             directive,
-            f"{folder} must exist before sbatch: the mkdir in the script comes too late",
-            next_step=f"run mkdir -p {folder} before sbatch",
+            f"no folder has the job's id in its name ({folder}) before the job starts, and {reason}"
+            if by_job
+            else f"{folder} must exist before sbatch: {reason}",
+            next_step=f"put the id into the file's name instead: {folder.replace('/', '-')}-..."
+            if by_job
+            else f"run mkdir -p {folder} before sbatch",
+            severity="info" if folder.startswith("/") and by_job is None else None,  # it may be there on the cluster
         )
         return
+
+
+def _is_beside(script: Script, folder: str) -> bool:
+    """Whether a missing folder can be noticed: it is relative, and the script is a file whose surroundings are here."""
+    return not folder.startswith("/") and script.path not in ("-", "") and Path(script.path).is_file()
+
+
+def _is_there(script: Script, context: Context, folder: str) -> bool:
+    """Whether the folder is in the current folder, or in one that the script is in."""
+    if (context.folder / folder).is_dir():
+        return True
+    if folder.startswith("/") or not _is_beside(script, folder):
+        return False
+    return any((parent / folder).is_dir() for parent in Path(script.path).absolute().parents[:4])
 
 
 @rule(

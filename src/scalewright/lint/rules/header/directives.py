@@ -18,7 +18,7 @@ _PATTERNS = {
 }  # fmt: skip
 """Patterns of Slurm for the names of log files, by the variable that they replace: sbatch(1), filename pattern."""
 _FILES = ("output", "error", "input")
-_VARIABLE = re.compile(r"\$\{[A-Za-z_]\w*[^}]{0,80}\}|\$[A-Za-z_]\w*|\$\(|`")
+_VARIABLE = re.compile(r"\$\{[A-Za-z_]\w*[^}]{0,80}\}|\$[A-Za-z_]\w*|\$\{?\d\b\}?|\$\(|`")
 
 
 @rule(

@@ -24,6 +24,56 @@ _SIGNAL = re.compile(r"^(?:[RB]{1,2}:)?(?:SIG)?[A-Z0-9+-]+(?:@\d+)?$", re.IGNORE
 _SIGNALS = "HUP INT QUIT KILL TERM USR1 USR2 CONT STOP TSTP TTIN TTOU URG XCPU ABRT ALRM ILL FPE SEGV PIPE BUS"
 
 
+_FILL_IN = re.compile(r"^<[^<>]+>|<[^<>]*(?:your|project|account|name|id)[^<>]*>|your_|YOUR|CHANGE_?ME|X{3}|^-{1,3}$")
+_NAMES = ("account", "partition", "qos", "reservation", "nodelist", "constraint", "time", "nodes", "gres")
+
+
+@rule(
+    id="placeholder-value",
+    severity="warning",
+    title="A value is still to be filled in",
+    why="sbatch takes the placeholder as the name: Invalid account or account/partition combination specified.",
+    source="Slurm, sbatch(1), --account and --partition",
+    before="#!/bin/bash\n#SBATCH --account=<your_project>\n#SBATCH --gres=gpu:1\npython train.py\n",
+    after="#!/bin/bash\n#SBATCH --account=project_42\n#SBATCH --gres=gpu:1\npython train.py\n",
+)
+def placeholder_value(script: Script, context: Context) -> Iterator[Hit]:
+    if script.is_template:
+        return
+    for name in _NAMES:
+        directive, value = script.directive(name), script.value(name)
+        if directive is None or not value or not _FILL_IN.search(value):
+            continue
+        yield at(
+            script,
+            directive,
+            f"--{name}={value} is a placeholder",
+            next_step=f"write the {name} to use",
+            severity="info" if re.fullmatch(r"<[^<>]*>", value) else None,  # the mark of a recipe for everybody
+        )
+
+
+@rule(
+    id="time-min-alone",
+    severity="warning",
+    title="--time-min without --time",
+    why="--time-min is the shortest time that the job accepts. Without --time the job requests the partition's "
+    "default, and sbatch refuses a smaller one than --time-min.",
+    source="Slurm, sbatch(1), --time-min",
+    before="#!/bin/bash\n#SBATCH --time-min=04:00:00\n#SBATCH --gres=gpu:1\npython train.py\n",
+    after="#!/bin/bash\n#SBATCH --time=12:00:00\n#SBATCH --time-min=04:00:00\n#SBATCH --gres=gpu:1\npython train.py\n",
+)
+def time_min_alone(script: Script, context: Context) -> Iterator[Hit]:
+    directive = script.directive("time-min")
+    if directive is not None and not script.has("time"):
+        yield at(
+            script,
+            directive,
+            "the job requests no --time, so its limit is the default of the partition",
+            next_step=f"add #SBATCH --time=..., at least {directive.value}",
+        )
+
+
 def _time(value: str) -> str:
     return "" if _TIME.match(value) else "minutes, HH:MM:SS or D-HH:MM:SS"
 

@@ -276,39 +276,6 @@ def tasks_without_srun(script: Script, context: Context) -> Iterator[Hit]:
             return
 
 
-_SPREADS = (
-    r"devices|num[-_]?gpus|n[-_]?gpus?\b|--gpus?\b|ngpu|parallel|world[-_]size|multi|distribut|ddp|fsdp|vllm|sglang|lightning|"
-    r"\bray\b|device_map|VISIBLE_DEVICES|mirrored|spawn|hydra|trainer\.|&\s*$|lm_eval|jax|tensorflow"
-)
-
-
-@rule(
-    id="one-process-many-gpus",
-    severity="info",
-    title="One process for several GPUs",
-    why="A plain python process uses one GPU, unless the program itself uses more. The other GPUs idle.",
-    source=f"{GUIDE} 2.4.4: one process to one GPU",
-    before="#!/bin/bash\n#SBATCH --gres=gpu:4\n#SBATCH --cpus-per-task=32\npython train.py --epochs 3\n",
-    after="#!/bin/bash\n#SBATCH --gres=gpu:4\n#SBATCH --cpus-per-task=32\ntorchrun --standalone "
-    "--nproc_per_node=4 train.py --epochs 3\n",
-)
-def one_process_many_gpus(script: Script, context: Context) -> Iterator[Hit]:
-    gpus, works = script.gpus_per_node, work_commands(script)
-    if gpus is None or gpus < 2 or (script.num_tasks or 2) > 1 or script.launched(*DISTRIBUTED, "mpirun"):
-        return
-    if not works or any(not w.chain or w.chain[-1].tool != "python" for w in works) or len(works) > 2:
-        return
-    if re.search(_SPREADS, code_of(script), re.IGNORECASE | re.MULTILINE):
-        return
-    yield at(
-        script,
-        works[-1].chain[-1],
-        f"one process starts, and the node has {gpus} GPUs",
-        next_step=f"start one process per GPU: torchrun --standalone --nproc_per_node={gpus}, unless the program "
-        "uses all GPUs itself",
-    )
-
-
 @rule(
     id="ranks-per-gpu",
     severity="warning",

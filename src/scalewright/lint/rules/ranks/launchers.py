@@ -115,7 +115,49 @@ def _spans_nodes(script: Script, launch: Launch) -> bool:
     expected_nodes = number(script, option.value) if option is not None else None
     step = step_of(launch)
     nodes = step_nodes(script, step) if step is not None else None
+    if option is not None and expected_nodes is None and _COUNTS_NODES.search(_definition(script, option.value or "")):
+        expected_nodes = script.num_nodes  # the number of nodes of the job, as a command counts them
     return (expected_nodes or 1) > 1 and (nodes is None or nodes > 1) and script.is_multi_node
+
+
+_COUNTS_NODES = re.compile(r"scontrol\s+show\s+hostnames?\b.*\bwc\s+-l|SLURM_(?:NNODES|JOB_NUM_NODES)", re.DOTALL)
+
+
+def _definition(script: Script, text: str) -> str:
+    """What a variable is set to, as it is written; the text itself if it is no variable of the script."""
+    name = text.strip('${}"')
+    values = [a for a in script.assignments if a.name == name]
+    return script.text[values[-1].start : values[-1].end] if text.startswith("$") and values else text
+
+
+@rule(
+    id="mpirun-over-tasks",
+    severity="warning",
+    title="mpirun starts more ranks than the job has tasks",
+    why="Open MPI takes the tasks of the job as its slots: There are not enough slots available in the system.",
+    source="Open MPI, mpirun(1): slots come from the resource manager",
+    before=_TWO + "mpirun -np 8 python train.py\n",
+    after=_TWO.replace("ntasks-per-node=1", "ntasks-per-node=4") + "mpirun -np 8 python train.py\n",
+)
+def mpirun_over_tasks(script: Script, context: Context) -> Iterator[Hit]:
+    tasks = script.num_tasks
+    if tasks is None or script.header.num_components > 1:
+        return
+    for launch in script.launched("mpirun"):
+        option = launch.option("n", "np")
+        ranks = number(script, option.value) if option is not None else None
+        words = " ".join(word.text for word in own_words(launch))
+        if ranks is None or ranks <= tasks or step_of(launch) is not None or _FREE_SLOTS.search(words):
+            continue
+        yield at(
+            script,
+            launch,
+            f"mpirun starts {ranks} ranks, and the job has {tasks} task{'s' * (tasks > 1)}",
+            next_step=f"write #SBATCH --ntasks={ranks}, or --ntasks-per-node",
+        )
+
+
+_FREE_SLOTS = re.compile(r"oversubscribe|host|ppr:|map-by|rmaps|-N\b|npernode|ppn|machinefile")
 
 
 @rule(

@@ -171,6 +171,41 @@ def wait_for_ray(script: Script, context: Context) -> Iterator[Hit]:
             return
 
 
+@rule(
+    id="ray-blocks-step",
+    severity="warning",
+    title="The program waits for the resources that Ray's step holds",
+    why="A step has its CPUs and GPUs for itself. While srun ray start --block runs, the next srun on the same node "
+    "waits: Job step creation temporarily disabled, Requested nodes are busy.",
+    source="Slurm, srun(1), --overlap: since 20.11 steps do not share resources",
+    before=_TWO + "srun ray start --head --block &\nuntil ray status; do sleep 5; done\nsrun python driver.py\n",
+    after=_TWO
+    + "srun ray start --head --block &\nuntil ray status; do sleep 5; done\nsrun --overlap python driver.py\n",
+    needs_header=False,
+)
+def ray_blocks_step(script: Script, context: Context) -> Iterator[Hit]:
+    blocking = [
+        command
+        for command in _ray_starts(script)
+        if command.name == "srun" and "--block" in command.texts and _outermost(command).within.is_background
+    ]
+    if not blocking or re.search(r"SLURM_OVERLAP|--overlap|--exact|-s\s", code_of(script)):
+        return
+    for work in work_commands(script):
+        step = work.step
+        if step is None or work.command.start < blocking[0].end or _is_ray(work.command) or step.command.parent:
+            continue
+        if step.has("nodelist", "relative", "ntasks", "cpus-per-task", "exclude", "nodes", "het-group"):
+            continue  # it may fit beside Ray
+        yield at(
+            script,
+            step,
+            f"this step waits until Ray's step of line {blocking[0].line} ends, which it never does",
+            next_step="add --overlap to srun, or start the program without srun",
+        )
+        return
+
+
 _ENDS_RAY = re.compile(r"ray\s+stop|\bkill\b|\bscancel\b|\bexit\b|pkill")
 
 

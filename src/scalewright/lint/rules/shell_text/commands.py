@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from scalewright.lint.rule import Context, Hit, at_span, replace_span, rule
+from scalewright.lint.rule import Context, Hit, at, at_span, replace_span, rule
 from scalewright.lint.script import Script
 
 _CUT_OFF = re.compile(r"\\\r?\n[ \t]*#")
@@ -75,6 +75,66 @@ def comment_breaks_command(script: Script, context: Context) -> Iterator[Hit]:
                 message=f"the command ends before this comment, and line {below} runs as a command of its own",
                 next_step="move the comment above the command",
             )
+
+
+@rule(
+    id="copy-without-target",
+    severity="error",
+    title="A copy has no target",
+    why="rsync with one path only lists its files, and cp and mv refuse it. Nothing is copied.",
+    source="rsync(1): usages with just one SRC argument and no DEST argument list the source files",
+    before=_HEAD + "rsync -a $SCRATCH/data\npython train.py\n",
+    after=_HEAD + "rsync -a $SCRATCH/data $TMPDIR/\npython train.py\n",
+    needs_header=False,
+)
+def copy_without_target(script: Script, context: Context) -> Iterator[Hit]:
+    for command in script.commands:
+        texts = list(command.texts)
+        start = next((i for i, text in enumerate(texts) if text in _COPIES), None)
+        if start is None or (start > 0 and command.name != "srun") or command.origin or command.within.is_pipeline:
+            continue
+        words = command.words[start + 1 :]
+        takes_value = {"-e", "-t", "--rsh", "--target-directory", "--exclude", "--include", "--files-from", "-f"}
+        paths, skip = [], False
+        for word in words:
+            if skip or word.text.startswith("-"):
+                skip = not skip and word.text in takes_value
+                continue
+            paths.append(word)
+        options = [word.text for word in words if word.text.startswith("-")]
+        if len(paths) != 1 or any(o.startswith(("-t", "--target", "--list", "--help", "--version")) for o in options):
+            continue
+        if re.search(r"(?<!\$)\{|[*\[]|\$\{?[@*]", paths[0].text) or (not paths[0].is_quoted and " " in paths[0].text):
+            continue  # the shell may make several words of it
+        message = f"{texts[start]} gets one path, so it copies nothing"
+        yield at(script, command, message, next_step="write the source and the target")
+
+
+_COPIES = ("rsync", "cp", "mv")
+
+
+@rule(
+    id="assignment-to-value",
+    severity="error",
+    title="An assignment begins with a dollar sign",
+    why="$NAME=value is no assignment: the shell runs a program that is called like the value. The variable stays as "
+    "it is.",
+    source="bash(1), PARAMETERS",
+    before=_HEAD + "$TMPDIR=/scratch/me\npython train.py\n",
+    after=_HEAD + "TMPDIR=/scratch/me\npython train.py\n",
+    needs_header=False,
+)
+def assignment_to_value(script: Script, context: Context) -> Iterator[Hit]:
+    for command in script.commands:
+        first = command.words[0] if command.words else None
+        if first is None or command.origin or first.is_quoted or first.is_expanded:
+            continue
+        written = script.text[first.start : first.end]
+        match = re.match(r"\$\{?([A-Za-z_]\w*)\}?=", written)
+        if match is None:
+            continue
+        message = f"this runs a program, and {match.group(1)} keeps its value"
+        yield at(script, first, message, next_step=f"write {match.group(1)}=... without $")
 
 
 @rule(

@@ -175,3 +175,26 @@ def set_is_no_assignment(script: Script, context: Context) -> Iterator[Hit]:
                 f"this sets $1, and {match.group(1)} stays as it was",
                 next_step=f"write export {match.group(1)}=...",
             )
+
+
+_OF_MANUALS = re.compile(r"\$\{?(HOST_NODE_ADDR|NUM_TRAINERS|NUM_ALLOWED_FAILURES|NUM_NODES_TOTAL)\}?\b")
+
+
+@rule(
+    id="manual-variable-unset",
+    severity="warning",
+    title="A variable of the manual is never set",
+    why="The manual of torchrun writes $HOST_NODE_ADDR, $NUM_TRAINERS and the like for values that you choose. Nothing "
+    "sets them, so that the option is empty.",
+    source="PyTorch, torchrun: usage",
+    before=_HEAD + "torchrun --nnodes=2 --rdzv_endpoint=$HOST_NODE_ADDR train.py\n",
+    after=_HEAD + "HOST_NODE_ADDR=$HEAD:29500\ntorchrun --nnodes=2 --rdzv_endpoint=$HOST_NODE_ADDR train.py\n",
+    needs_header=False,
+)
+def manual_variable_unset(script: Script, context: Context) -> Iterator[Hit]:
+    assigned = {a.name for a in script.assignments} | {n for c in script.commands for n, _ in c.environment}
+    for match in _OF_MANUALS.finditer(code_of(script)):
+        if match.group(1) not in assigned:
+            message = f"{match.group(1)} is the manual's name for a value, and nothing sets it"
+            yield at_span(script, match.start(), match.end(), message, next_step=f"set {match.group(1)} before")
+            return

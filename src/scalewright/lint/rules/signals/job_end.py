@@ -362,7 +362,8 @@ _QUICK = frozenset(
 
 def _keeps_script_alive(command: Command) -> bool:
     """Whether a command after the background work may run for long."""
-    return not command.within.is_background and command.name not in _QUICK
+    waits_in_loop = command.name == "sleep" and bool({"while", "until"} & set(command.within.loops))
+    return not command.within.is_background and (command.name not in _QUICK or waits_in_loop)
 
 
 @rule(

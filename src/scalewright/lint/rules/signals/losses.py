@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from scalewright.lint.job_facts import code_of, number, trains, work_commands
 from scalewright.lint.rule import Context, Hit, at, at_span, rule
 from scalewright.lint.script import Script
+from scalewright.lint.shell.syntax import Command
 from scalewright.sites.walltime import HOUR_S
 
 _HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:4\n#SBATCH --time=12:00:00\n"
 _FEW = {"steps": 500, "epochs": 5}
 """Steps and epochs below which a run is only a test."""
 _QUICK_NAMES = """echo printf date hostname sleep rm cp mv cd ls cat true : conda deactivate module ml df du nvidia-smi
-export unset set sacct seff sstat squeue scontrol mkdir touch rsync tar chmod pwd"""
+export unset set sacct seff sstat squeue scontrol mkdir touch rsync tar chmod pwd sed sort head tail gzip zip wc"""
 _QUICK = frozenset(_QUICK_NAMES.split())
 """Commands that end quickly and say nothing about the training."""
 _STEPS = (
@@ -50,14 +51,22 @@ def exit_status_hidden(script: Script, context: Context) -> Iterator[Hit]:
         for work in work_commands(script)
         if work.is_foreground and not work.command.within.functions and not work.command.origin
     ]
-    if not works or any("ERR" in trap.signals or "EXIT" in trap.signals for trap in script.traps):
+    if any("ERR" in trap.signals or "EXIT" in trap.signals for trap in script.traps):
+        return
+    if not works:
+        yield from _ends_well_anyway(script)
         return
     last = works[-1].command
+    rest = code_of(script)[last.end :]
+    swallowed = re.match(r"\s*(?:\\\n\s*)?\|\|\s*(true|:|echo|printf)\b(?![^\n]*(?:exit|return|fail=|rc=|\+=))", rest)
+    if swallowed is not None:
+        message = f"the job succeeds even if this fails: || {swallowed.group(1)} ends it well"
+        yield at(script, last, message, next_step="end with the status: || { status=$?; echo failed; exit $status; }")
+        return
     if last.within.is_condition or last.within.is_pipeline:
         return
-    rest = code_of(script)[last.end :]
     later = [c for c in script.commands if c.start >= last.end and c.parent is None and not c.within.functions]
-    if not later or any(c.name not in _QUICK for c in later) or re.search(r"\$\?|\bexit\b|PIPESTATUS|\bwait\b", rest):
+    if not later or any(not _is_quick(c, script) for c in later) or re.search(_KEEPS_STATUS, rest):
         return
     if later[-1].within.is_condition or later[-1].within.is_branch:
         return
@@ -67,6 +76,33 @@ def exit_status_hidden(script: Script, context: Context) -> Iterator[Hit]:
         f"the job succeeds even if line {last.line} fails: {later[-1].name} is the last command",
         next_step="begin with set -e, or end with the status: status=$?; ...; exit $status",
     )
+
+
+def _ends_well_anyway(script: Script) -> Iterator[Hit]:
+    """`eval COMMAND` and a final `exit 0`: what the command was is unknown, but its status is lost."""
+    own = [
+        c for c in script.commands if c.parent is None and not (c.within.functions or c.within.is_branch or c.origin)
+    ]
+    evals = [c for c in own if c.name == "eval" and not re.search(r"hook|ssh-agent|init|activate", " ".join(c.texts))]
+    if not evals or own[-1].texts != ("exit", "0") or "$?" in code_of(script)[evals[-1].end :]:
+        return
+    message = f"the job succeeds even if line {evals[-1].line} fails: exit 0 is the last command"
+    yield at(script, own[-1], message, next_step="end with the status: exit $?")
+
+
+_KEEPS_STATUS = r"\$\?|\bexit\b(?!\s+0\s*(?:#.*)?\s*$)|PIPESTATUS|\bwait\b"
+"""The script takes the status of the training, or ends with another one than 0."""
+
+
+def _is_quick(command: Command, script: Script) -> bool:
+    """Whether a command ends quickly, also as a step: `srun rm -rf $DIR`."""
+    if command.name in _QUICK or command.name == "exit":
+        return True
+    if command.name != "srun":
+        return False
+    inner = [c for c in script.commands if c.parent is command]
+    program = script.chain(command)[0].program if script.chain(command) else ()
+    return all(c.name in _QUICK for c in inner) if inner else bool(program) and program[0].text in _QUICK
 
 
 @rule(
