@@ -121,6 +121,16 @@ def test_a_manifest_that_was_changed_is_refused(tmp_path: Path, key: str) -> Non
         read_manifest(folder)
 
 
+def test_a_manifest_without_its_digest_is_refused(tmp_path: Path) -> None:
+    folder = save(RunDirectory(tmp_path), 7)
+    path = folder / "manifest.json"
+    doc = json.loads(path.read_text())
+    del doc["digest"]
+    path.write_text(json.dumps(doc))
+    with pytest.raises(DocumentError, match="has no digest of its content"):
+        read_manifest(folder)
+
+
 def test_a_manifest_in_the_folder_of_another_step_is_refused(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     folder = save(directory, 7)

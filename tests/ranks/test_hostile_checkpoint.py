@@ -149,6 +149,15 @@ def test_a_changed_step_is_refused(trained: Path, tmp_path: Path, cli: Cli) -> N
     assert "was changed after it was written" in refusal(cli(*TRAIN, "--run-dir", str(tmp_path / "run")))
 
 
+def test_steps_without_updates_are_refused(trained: Path, tmp_path: Path, cli: Cli) -> None:
+    """The manifest says step 3 with a digest that fits, and the state has the updates of step 2."""
+    shutil.copytree(trained, tmp_path / "run")
+    run = RunDirectory(tmp_path / "run")
+    run.checkpoint(2).rename(run.checkpoint(3))
+    replace_step(run.checkpoint(3), 3)
+    assert "2 updates in 3 steps" in refusal(cli(*TRAIN, "--run-dir", str(run.path)))
+
+
 def replace_step(folder: Path, step: int) -> None:
     """The manifest of another step, as if it had been saved then."""
     old = json.loads((folder / "manifest.json").read_text())

@@ -64,10 +64,7 @@ class CheckpointManifest:
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
-    """The manifest, if it is as it was written: by its own digest, and by the step in the folder's name.
-
-    Manifests of earlier releases have no digest.
-    """
+    """The manifest, if it is as it was written: by its own digest, and by the step in the folder's name."""
     doc = read_document(folder / MANIFEST, KIND)
     _check_digest(folder, doc)
     try:
@@ -97,7 +94,9 @@ def read_manifest(folder: Path) -> CheckpointManifest:
 
 def _check_digest(folder: Path, doc: dict[str, Any]) -> None:
     body = {key: value for key, value in doc.items() if key not in ("schema", DIGEST)}
-    if DIGEST in doc and doc[DIGEST] != digest(body):
+    if DIGEST not in doc:
+        raise DocumentError(f"{folder / MANIFEST}: has no {DIGEST} of its content; use another checkpoint")
+    if doc[DIGEST] != digest(body):
         raise DocumentError(f"{folder / MANIFEST}: was changed after it was written; use another checkpoint")
 
 

@@ -68,6 +68,15 @@ class CountsUpdates:
         self.device = device
         self._num_made: Tensor | int = torch.zeros((), dtype=torch.int64, device=device) if skips else 0
 
+    def check_resumed(self, *, num_steps: int, is_own: bool) -> None:
+        """Raise ValueError where a checkpoint has not one update for each step. Overflows of fp16 skip some.
+
+        `is_own`: a checkpoint of this run, which has always had this precision.
+        """
+        may_skip = isinstance(self._num_made, Tensor) or not is_own
+        if self.num_updates > num_steps or (self.num_updates < num_steps and not may_skip):
+            raise ValueError(f"{self.num_updates} updates in {num_steps} steps")
+
     @property
     def num_updates(self) -> int:
         """Number of updates made. Waits for the device where the device counts."""

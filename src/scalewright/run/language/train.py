@@ -154,8 +154,8 @@ class LanguageTraining:
         try:
             self.session.optimizer.num_updates = int(state["num_updates"])
             self.session.train_step.loss_scale.restore(state["loss_scale"])
-            if int(state["num_updates"]) > loaded.manifest.step:
-                raise ValueError(f"{state['num_updates']} updates in {loaded.manifest.step} steps")
+            is_own = loaded.folder.parent == self.rank.directory.checkpoints
+            self.session.optimizer.check_resumed(num_steps=loaded.manifest.step, is_own=is_own)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"{loaded.folder}: its state is not that of a language run ({error}); resume from a checkpoint of one"
