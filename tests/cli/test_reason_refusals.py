@@ -45,6 +45,7 @@ REFUSED = [
     (("grpo", "--token-budget", "4k", "--groups", "half"), "groups 'half' is not known: choose whole, parts"),
     (("grpo", "--token-budget", "4k", "--old-tokens", "drop"), "old_tokens 'drop' is not known: choose train, mask"),
     (("grpo", "--loss", "c3po"), "loss c3po divides by the token budget, and there is none"),
+    (("sft", "--eval-problems", "100000000"), "countdown: 100000000 problems to test, and this difficulty has 378"),
     (("sft", "--attempts", "65"), "countdown: attempts is 65: give a whole number from 1 to 64"),
     (("sft", "--start-from", "absent"), "--start-from 'absent': holds no whole checkpoint and no safetensors"),
     (("sft", "--data-from", "absent"), "--data-from 'absent': holds no answers"),

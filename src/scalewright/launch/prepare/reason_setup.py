@@ -107,6 +107,8 @@ def resolve_stage(catalog: Catalog, request: ReasonRequest, *, env: dict[str, st
     options = dict(request.options)
     if settings.kind == "files":
         options["evaluation"] = _evaluation(request, settings, cast("TextTask", task))
+    elif num_problems := options.get("evaluation", EvaluationSettings()).num_problems:
+        task.problems("test", num_problems, seed=0)  # more than there are: refused before a run directory is made
     engine = dict(options.pop("engine", {}))
     if isinstance(request.settings, GrpoSettings) and request.settings.roles.are_separate:
         engine["tp"] = math.gcd(engine.get("tp", 1), num_ranks)  # of the evaluation on the trainer's own ranks
