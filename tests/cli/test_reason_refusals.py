@@ -111,7 +111,7 @@ def test_a_stage_takes_model_and_task_from_the_one_it_starts_from(stage: Path) -
     from scalewright.catalog.library import open_catalog
     from scalewright.study.execute import execution_of
 
-    options = {"stage": "grpo", "start_from": str(stage / "stage"), "device": "cpu"}
+    options = {"stage": "grpo", "start_from": str(stage / "stage"), "device": "cpu", "eval_problems": 8}
     execution = execution_of(open_catalog(None), "reason", options, path=stage / "r", where="a test", predicts=False)
     config = json.loads(json.dumps(execution.config))
     assert config["model_id"] == "small"

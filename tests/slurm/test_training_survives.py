@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from training_runs import NUM_STEPS, TrainingRun, ranks_of
+from training_runs import NUM_STEPS, TrainingRun, ranks_of, signal_ranks
 from waiting import limit_job, wait_for
 
 from scalewright.lab.cluster import Lab
@@ -17,6 +17,7 @@ from scalewright.lab.cluster import Lab
 pytestmark = pytest.mark.slurm
 
 Reference = list[tuple[int, float]]
+NUM_REQUEUES = 5
 
 
 def check_finished(run: TrainingRun, reference: Reference) -> None:
@@ -108,8 +109,21 @@ def be_cancelled_on_a_drained_node(lab: Lab, folder: Path) -> TrainingRun:
     return run.again().finish()
 
 
+def be_requeued_again_and_again(lab: Lab, folder: Path) -> TrainingRun:
+    """Each time as soon as it has resumed, and stopped until Slurm ends it: nothing is saved on the way out."""
+    run = TrainingRun.submit(lab, folder)
+    run.hold()
+    for number in range(1, NUM_REQUEUES + 1):
+        done = lab.run("scontrol", "requeue", run.job)
+        assert done.returncode == 0, done.stderr
+        wait_for("the next start", lambda number=number: len(run.resumed_at()) >= number, shown=run.shown)
+        if number < NUM_REQUEUES:
+            signal_ranks(run.directory, signal.SIGSTOP)
+    return run.finish()
+
+
 AT_ONCE = (be_preempted, run_out_of_time, lose_a_node)
-LATER = (hang_for_good, be_cancelled_on_a_drained_node)
+LATER = (hang_for_good, be_cancelled_on_a_drained_node, be_requeued_again_and_again)
 
 
 @pytest.fixture(scope="module")
@@ -190,3 +204,11 @@ def test_a_rank_that_hangs_for_good(disturbed: dict[str, Future[TrainingRun]], r
 
 def test_cancelled_on_a_drained_node(disturbed: dict[str, Future[TrainingRun]], reference: Reference) -> None:
     check_finished(disturbed["be_cancelled_on_a_drained_node"].result(), reference)
+
+
+def test_five_requeues_in_a_row(disturbed: dict[str, Future[TrainingRun]], reference: Reference) -> None:
+    run = disturbed["be_requeued_again_and_again"].result()
+    check_finished(run, reference)
+    assert int(run.field("Restarts")) >= NUM_REQUEUES, run.shown()
+    assert len(run.resumed_at()) >= NUM_REQUEUES, run.shown()
+    assert set(run.losses()) == set(reference)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from scalewright.data.text.execution.forecast import pipeline_cost
 from scalewright.errors import MissingExtraError
 from scalewright.records.documents import write_text
 from scalewright.report.data.terminal import duration_words, funnel_rows, rate_bytes_per_s
+from scalewright.report.page_template import page_styles, page_template
 
 STYLES = ("study.css", "data_set.css")
 NODES = (1, 2, 4, 8, 16, 32, 64)
@@ -21,16 +21,9 @@ FORECAST_BYTES = {"1 TB": 1e12, "20 TB": 20e12}
 
 def data_page(result: dict[str, Any], name: str) -> str:
     """The text of the page."""
-    try:
-        import jinja2
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("report", "jinja2") from error
-    from markupsafe import Markup
-
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    template = environment.from_string(_page_text("data_set.html"))
+    template = page_template("data_set.html")
     return template.render(
-        title=f"Data set {name}", version=__version__, css=Markup("\n".join(map(_page_text, STYLES))), it=result,
+        title=f"Data set {name}", version=__version__, css=page_styles(STYLES), it=result,
         facts=_facts(result), funnel=_funnel(result), reasons=_reasons(result), kept=_kept(result),
         clusters=_clusters(result), lengths=_lengths(result), rates=_rates(result), forecast=_forecast(result),
         cores_per_node=CORES_PER_NODE, forecast_sizes=list(FORECAST_BYTES),
@@ -153,7 +146,3 @@ def _forecast(result: dict[str, Any]) -> list[dict[str, Any]]:
         }
         for nodes in NODES
     ]
-
-
-def _page_text(name: str) -> str:
-    return (resources.files("scalewright.report") / "page" / name).read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from scalewright.records.documents import write_text
 from scalewright.report.explain.charts import PLOT_OF, Chart, charts
 from scalewright.report.explain.document import Explanation
 from scalewright.report.explain.terminal import gain_words
-from scalewright.report.hybrid.page import page_environment, page_text
+from scalewright.report.page_template import page_styles, page_template
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -25,8 +25,7 @@ def write_explanation_page(path: Path, explanation: Explanation) -> None:
     from markupsafe import Markup
 
     drawn = charts(explanation.evidence)
-    template = page_environment().from_string(page_text("explain.html"))
-    css = "\n".join(page_text(name) for name in STYLES)
+    template = page_template("explain.html")
     rows = [
         {"name": source.file, "kind": source.kind, "facts": f"{source.num_facts:,}", "problem": source.problem}
         for source in explanation.evidence.sources
@@ -34,7 +33,7 @@ def write_explanation_page(path: Path, explanation: Explanation) -> None:
     write_text(
         path,
         template.render(
-            title=explanation.title, version=__version__, css=Markup(css), summary=_summary(explanation),
+            title=explanation.title, version=__version__, css=page_styles(STYLES), summary=_summary(explanation),
             findings=findings_section(explanation.findings, drawn), charts=drawn, missing=explanation.missing,
             sources=rows, notes=explanation.evidence.notes,
             svgs={chart.id: Markup(chart.svg) for chart in drawn},
@@ -54,7 +53,7 @@ def findings_section(findings: Any, drawn: list[Chart]) -> Markup:
     """Findings as a list; used by every page of a run."""
     from markupsafe import Markup
 
-    template = page_environment().from_string(page_text("findings.html"))
+    template = page_template("findings.html")
     known = {chart.id for chart in drawn}
     return Markup(template.render(findings=[_finding(one, known) for one in findings]))
 

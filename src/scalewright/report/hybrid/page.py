@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright import units
-from scalewright.errors import MissingExtraError
 from scalewright.records.documents import write_text
 from scalewright.records.hybrid_report import HybridShown, RoleUse
 from scalewright.report.hybrid import svg
@@ -26,6 +24,7 @@ from scalewright.report.hybrid.figures import (
     tokens,
     wait_title,
 )
+from scalewright.report.page_template import page_styles, page_template
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -40,36 +39,20 @@ def write_run_page(
     path: Path, shown: HybridShown, *, title: str, version: str, summary: list[str], findings: Markup | str = ""
 ) -> None:
     """One file that loads nothing else. `summary`: sentences about the stage, above the section."""
-    environment = page_environment()
-    template = environment.from_string(page_text("run.html"))
-    css = "\n".join(page_text(name) for name in STYLES)
+    template = page_template("run.html")
     section = hybrid_section(shown, title="Rollouts and training over time")
-    from markupsafe import Markup
-
     write_text(
         path, template.render(
-            title=title, version=version, summary=summary, css=Markup(css), section=section, findings=findings
+            title=title, version=version, summary=summary, css=page_styles(STYLES), section=section, findings=findings
         )
     )  # fmt: skip
-
-
-def page_environment() -> Any:
-    try:
-        import jinja2
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("report", "jinja2") from error
-    return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-
-
-def page_text(name: str) -> str:
-    return (resources.files("scalewright.report") / "page" / name).read_text(encoding="utf-8")
 
 
 def hybrid_section(shown: HybridShown, *, title: str = "") -> Markup:
     """The section of one run. It has no ids, so a page may have several."""
     from markupsafe import Markup
 
-    template = page_environment().from_string(page_text("hybrid.html"))
+    template = page_template("hybrid.html")
     kinds = [kind for kind in KIND_COLOURS if any(kind in lane.seconds_by_kind for lane in shown.lanes)]
     return Markup(
         template.render(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from scalewright import __version__
-from scalewright.errors import MissingExtraError
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.postmortem import Postmortem
 from scalewright.records.documents import write_text
+from scalewright.report.page_template import page_styles, page_template
 from scalewright.report.postmortem.lanes import end_lanes
 from scalewright.report.postmortem.markdown import sentence
 from scalewright.report.postmortem.rows import (
@@ -28,18 +27,10 @@ STYLES = ("study.css", "postmortem.css")
 
 def postmortem_page(postmortem: Postmortem, evidence: Evidence) -> str:
     """The text of the page."""
-    try:
-        import jinja2
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("report", "jinja2") from error
-    from markupsafe import Markup
-
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    template = environment.from_string(_page_text("postmortem.html"))
-    css = "\n".join(_page_text(name) for name in STYLES)
+    template = page_template("postmortem.html")
     lanes, ticks, num_left_out = end_lanes(postmortem, evidence)
     return template.render(
-        title=f"Post-mortem of {postmortem.name}", version=__version__, css=Markup(css), it=postmortem,
+        title=f"Post-mortem of {postmortem.name}", version=__version__, css=page_styles(STYLES), it=postmortem,
         verdict=sentence(postmortem.verdict), lanes=lanes, ticks=ticks, num_left_out=num_left_out,
         moments=moment_rows(postmortem.timeline.moments), sources=source_rows(postmortem),
         num_more=max(len(postmortem.timeline.moments) - MOST_MOMENTS, 0), measures=measure_rows(postmortem),
@@ -57,7 +48,3 @@ def _finding(one: Any) -> dict[str, Any]:
 
 def write_postmortem_page(path: Path, postmortem: Postmortem, evidence: Evidence) -> None:
     write_text(path, postmortem_page(postmortem, evidence))
-
-
-def _page_text(name: str) -> str:
-    return (resources.files("scalewright.report") / "page" / name).read_text(encoding="utf-8")

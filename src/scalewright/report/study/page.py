@@ -7,14 +7,13 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalewright.errors import MissingExtraError
 from scalewright.records.documents import write_text
 from scalewright.records.study_report import CurveShown, MetricShown, Number, PointRow, StudyReport
 from scalewright.records.types import WARNING
+from scalewright.report.page_template import page_environment, page_styles, page_text
 from scalewright.report.pipeline.page import chart_data, section
 from scalewright.report.study.columns import Column, columns, number_of
 from scalewright.report.study.files import without_advice
@@ -49,16 +48,12 @@ def write_page(path: Path, report: StudyReport) -> None:
 
 def page(report: StudyReport) -> str:
     """The page as text. Jinja escapes every value; data for the charts is JSON without any `<`."""
-    try:
-        import jinja2
-        from markupsafe import Markup
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("report", "jinja2") from error
-    folder = resources.files("scalewright.report") / "page"
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    template = environment.from_string((folder / "study.html").read_text(encoding="utf-8"))
+    environment = page_environment()
+    template = environment.get_template("study.html")
+    from markupsafe import Markup
+
     safe = Markup
-    script = "".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    script = "".join(map(page_text, SCRIPTS))
     parts = (report, *report.parts)
     return template.render(
         title=report.title,
@@ -72,14 +67,14 @@ def page(report: StudyReport) -> str:
                 **_pipeline(environment, part, number),
                 **_observations(environment, part, number),
                 "gaps": safe(
-                    environment.from_string(_text("gaps.html")).render(n=number, groups=list(page_groups(part.gaps)))
+                    environment.get_template("gaps.html").render(n=number, groups=list(page_groups(part.gaps)))
                 ),
             }
             for number, part in enumerate(parts, start=1)
         ],
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         sources=_sources(parts),
-        css=safe("".join((folder / name).read_text(encoding="utf-8") for name in STYLES)),
+        css=page_styles(STYLES),
         js=safe(script),
         js_hash=safe(script_hash(script)),
     )
@@ -129,7 +124,7 @@ def _pipeline(environment: Environment, report: StudyReport, number: int) -> dic
 
     if report.pipeline is None:
         return {"pipeline": "", "pipeline_data": ""}
-    template = environment.from_string(_text("pipeline.html"))
+    template = environment.get_template("pipeline.html")
     shown_section = template.render(n=number, pipeline=section(report.pipeline))
     return {"pipeline": Markup(shown_section), "pipeline_data": Markup(_json(chart_data(report.pipeline)))}
 
@@ -142,12 +137,8 @@ def _observations(environment: Environment, report: StudyReport, number: int) ->
     if table is None:
         return {"observations": ""}
     partitions = list(dict.fromkeys(name for row in table.minima for name in row.num_gpus))
-    template = environment.from_string(_text("observations.html"))
+    template = environment.get_template("observations.html")
     return {"observations": Markup(template.render(n=number, table=table, partitions=partitions))}
-
-
-def _text(name: str) -> str:
-    return (resources.files("scalewright.report") / "page" / name).read_text(encoding="utf-8")
 
 
 def _has(report: StudyReport, origin: str) -> bool:
