@@ -68,7 +68,7 @@ def check_installed(info: EngineInfo, python: str, *, force: bool) -> dict[str, 
     version = installed[name]
     if not force and not info.covers(version):
         raise ConfigError(
-            f"{info.title} {version} is outside the tested releases {info.oldest} to {info.newest}: install one of "
+            f"{name} {version} is outside the tested releases {info.oldest} to {info.newest}: install one of "
             f"them ({info.pip_line}), or go on with --force"
         )
     return installed

@@ -41,7 +41,7 @@ def trainer_section(request: EngineRequest) -> dict[str, Any]:
     layout = request.layout
     section: dict[str, Any] = {"fp16": request.recipe.name == "fp16"}
     if layout.zero >= 2:
-        section["fsdp"] = "full_shard auto_wrap" if layout.zero == 3 else "shard_grad_op auto_wrap"
+        section["fsdp"] = True
         section["fsdp_config"] = {
             "version": 2,
             "reshard_after_forward": layout.zero == 3,
