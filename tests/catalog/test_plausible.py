@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import cast
 
 import pytest
@@ -226,6 +227,8 @@ def test_stack_is_plausible(stack: Stack) -> None:
     assert 0 < stack.attention_share.value <= 1
     # From one 16-bit output to output, fp32 copy, log-softmax and two gradients.
     assert 2 <= stack.logits_bytes.value <= 18
+    # The releases that it was fitted to: those of a year, a commit, or a number; or where its factors are from.
+    assert stack.fitted_on.startswith("not fitted: ") or re.search(r"\d", stack.fitted_on)
 
 
 @pytest.mark.parametrize(

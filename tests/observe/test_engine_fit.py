@@ -67,7 +67,7 @@ FACTORS = st.dictionaries(
 def test_times_of_known_factors_are_given_back(factors: dict[str, float]) -> None:
     steps = fitted(factors).steps
     worst = max(abs(math.log(step.after_s / step.measured_s)) for step in steps)
-    assert worst < 0.05
+    assert worst < 0.1
     assert worst <= max(abs(math.log(step.before_s / step.measured_s)) for step in steps) + 1e-9
 
 

@@ -43,6 +43,9 @@ class KernelCounts(Strict):
 class Stack(Entry):
     """A software stack: how its kernels, host code and overlaps differ. Three fitted factors at most."""
 
+    fitted_on: str = ""
+    """Releases of the software whose runs the factors were fitted to, or `not fitted` and where they are from; empty:
+    the entry does not say."""
     host_time: Seconds
     """Host work to issue one layer's forward pass; what a device faster than its host waits for."""
     elementwise_passes: Count
