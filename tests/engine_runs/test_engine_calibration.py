@@ -25,7 +25,8 @@ def home(folder: Path) -> dict[str, str]:
 
 def predicted_s(cli: Cli, folder: Path, stack: str) -> float:
     done = cli("predict", "--model", str(folder / "model" / "config.json"), "--layout", "mbs=2,gbs=2,zero=1",
-               "--precision", "fp32", "--stack", stack, "--system", "mine", "--json", cwd=folder, env=home(folder))  # fmt: skip
+               "--precision", "fp32", "--stack", stack, "--system", "mine", "--json", cwd=folder,
+               env=home(folder))  # fmt: skip
     assert done.returncode == 0, done.stderr
     return float(json.loads(done.stdout)["step_time_s"])
 
@@ -50,7 +51,8 @@ def test_factors_of_short_runs_improve_the_prediction_of_another(cli: Cli, engin
     run = tmp_path / "judged"
     judged = cli("bench", "engine", "deepspeed", "--model", str(tmp_path / "model" / "config.json"), "--layout",
                  "mbs=2,gbs=2,zero=1", "--steps", "12", "--device", "cpu", "--system", "mine", "--python",
-                 engines_python, "--run-dir", str(run), "--json", cwd=tmp_path, env=home(tmp_path), timeout=200)  # fmt: skip
+                 engines_python, "--run-dir", str(run), "--json", cwd=tmp_path, env=home(tmp_path),
+                 timeout=200)  # fmt: skip
     assert judged.returncode == 0, judged.stderr
     rows = (json.loads(line) for line in (run / "events" / "rank-0.jsonl").read_text().splitlines())
     times_s = sorted(row["value"] for row in rows if row.get("name") == "step_time")

@@ -32,6 +32,7 @@ from scalewright.study.calibration.request import (
     CalibrationRequest,
     check_better,
     check_replaceable,
+    fitted_engines,
     make_folder,
 )
 from scalewright.study.calibration.result import calibration_of, disturbance_note, draft_calibration, sources_of
@@ -151,6 +152,8 @@ def calibrate(catalog: Catalog, request: CalibrationRequest, say: Say) -> Calibr
         calibration = calibration.model_copy(update={"notes": (*calibration.notes, note), "is_disturbed": True})
     write_document(request.folder / RESULT, calibration.document())
     check_better(catalog, request, calibration)
+    for engine in fitted_engines(request):
+        say(f"the factors of {engine} belong to the replaced calibration: run scalewright calibrate --engine {engine}")
     calibrations.write(calibration)
     return calibration
 

@@ -117,6 +117,15 @@ def check_better(catalog: Catalog, request: CalibrationRequest, calibration: Cal
     )
 
 
+def fitted_engines(request: CalibrationRequest) -> list[str]:
+    """Training programs whose factors a stored calibration of this name has; they multiply its values only."""
+    path = calibrations.path_of(request.name)
+    try:
+        return [fit.engine for fit in calibrations.read(path).engines] if path.exists() else []
+    except ConfigError:  # replaced with --force
+        return []
+
+
 def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
