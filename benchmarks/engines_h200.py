@@ -256,7 +256,7 @@ def judge_engine(bench: Bench, engine: str) -> None:
                              "--python", bench.python, "--json")  # fmt: skip
         if done.returncode == 0:
             fit = next(one for one in json.loads(done.stdout)["engines"] if one["engine"] == engine)
-            bench.write(kind="fit", engine=engine, took_s=round(time.monotonic() - begun_s, 1), **fit)
+            bench.write(kind="fit", took_s=round(time.monotonic() - begun_s, 1), **fit)
     for model in bench.shapes:
         if bench.has_time("judged", engine=engine, model=model):
             judged(bench, engine, model)

@@ -41,8 +41,8 @@ def test_factors_of_short_runs_improve_the_prediction_of_another(cli: Cli, engin
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(MODEL))
     before_s = predicted_s(cli, tmp_path, "deepspeed")
-    done = cli("calibrate", "--engine", "deepspeed", "--as", "mine", "--device", "cpu", "--budget", "280s", "--python",
-               engines_python, "--json", cwd=tmp_path, env=home(tmp_path), timeout=290)  # fmt: skip
+    done = cli("calibrate", "--engine", "deepspeed", "--as", "mine", "--device", "cpu", "--budget", "150s", "--python",
+               engines_python, "--json", cwd=tmp_path, env=home(tmp_path), timeout=200)  # fmt: skip
     assert done.returncode == 0, done.stderr
     (fit,) = json.loads(done.stdout)["engines"]
     assert fit["engine"] == "deepspeed"
