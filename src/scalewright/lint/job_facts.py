@@ -85,7 +85,18 @@ def code_of(script: Script) -> str:
 @lru_cache(maxsize=256)
 def mentions(script: Script, pattern: str) -> bool:
     """Whether the pattern matches in the script without its comments; upper and lower case are equal."""
-    return re.search(pattern, code_of(script), re.IGNORECASE) is not None
+    return _lower_pattern(pattern).search(_lower_code(script)) is not None
+
+
+@lru_cache(maxsize=16)
+def _lower_code(script: Script) -> str:
+    return code_of(script).lower()
+
+
+@lru_cache(maxsize=256)
+def _lower_pattern(pattern: str) -> re.Pattern[str]:
+    """The pattern for text in lower case: searching without regard to case takes several times as long."""
+    return re.compile(re.sub(r"\\.|[A-Z]", lambda m: m.group() if m.group()[0] == "\\" else m.group().lower(), pattern))
 
 
 @lru_cache(maxsize=16)

@@ -251,15 +251,19 @@ def _command_parts(
     environment: list[tuple[str, Word]] = []
     redirects: list[Redirect] = []
     for index, child in enumerate(children):
-        if child.type == "variable_assignment":
+        kind = child.type
+        if kind == "word":
+            words.extend(_words(child, unit, state))
+            continue  # it has nothing in it
+        if kind == "variable_assignment":
             if _ends_statement(child, children[index + 1 :], unit):
                 _assignment(child, unit, within, state, is_exported=False, depth=depth)
                 continue
             environment.append(name_and_value(child, unit))
-        elif child.type.endswith("_redirect"):
+        elif kind.endswith("_redirect"):
             redirects.extend(_redirect(child, unit))
             words.extend(word for extra in _after_redirect(child) for word in _words(extra, unit, state))
-        elif child.type == "command_name":
+        elif kind == "command_name":
             words.extend(_words(child.children[0] if child.children else child, unit, state))
         else:
             words.extend(_words(child, unit, state))

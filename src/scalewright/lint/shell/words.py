@@ -57,6 +57,11 @@ def base_name(text: str) -> str:
 
 
 def plain(node: Node, unit: Unit) -> Word:
+    first, last = node.start_byte, node.end_byte
+    source = unit.text[first:last]
+    if unit.text is unit.code and _PLAIN.fullmatch(source):  # most words, without asking for their node's kind
+        start, end = unit.fixed or (first + unit.shift, last + unit.shift)
+        return Word(text=source, start=start, end=end, is_static=True)
     text, is_static = resolved(node, unit)
     start, end = unit.span(node)
     return Word(text=text, start=start, end=end, is_static=is_static, is_quoted=node.type in ("string", "raw_string"))

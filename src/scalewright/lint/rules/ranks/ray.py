@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from scalewright.lint.job_facts import code_of, number, work_commands
 from scalewright.lint.rule import Context, Edit, Hit, ScriptFix, at, rule
@@ -30,12 +31,16 @@ def _checks_ray(script: Script) -> bool:
     return False
 
 
-def _ray_starts(script: Script) -> list[Command]:
+@lru_cache(maxsize=16)
+def _ray_starts(script: Script) -> tuple[Command, ...]:
     """Commands with `ray start`."""
-    if "ray" not in script.text:
-        return []
+    if not _RAY.search(script.text):
+        return ()
     starting = [command for command in script.commands if any(word.text == "start" for word in command.words)]
-    return [command for command in starting if re.search(r"(?:^|[\s/])ray\s+start\b", " ".join(command.texts[:40]))]
+    return tuple(c for c in starting if re.search(r"(?:^|[\s/])ray\s+start\b", " ".join(c.texts[:40])))
+
+
+_RAY = re.compile(r"\bray\b")
 
 
 @rule(
