@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def sampled_texts(pipeline: PipelineFile, folder: Path, sample_bytes: int) -> It
 
 
 def train_tokenizer(pipeline: PipelineFile, folder: Path, target: Path, *, vocab: int, sample_bytes: int) -> int:
-    """Train and write FOLDER/tokenizer.json; returns the size of the vocabulary."""
+    """Train and write TARGET/tokenizer.json, and a file that names its last token; returns the vocabulary's size."""
     if vocab < LEAST_VOCAB:
         raise ConfigError(f"--vocab {vocab}: a byte-level tokenizer needs {LEAST_VOCAB} or more")
     try:
@@ -56,5 +57,11 @@ def train_tokenizer(pipeline: PipelineFile, folder: Path, target: Path, *, vocab
     size = int(inner.get_vocab_size())
     if size == LEAST_VOCAB and vocab > LEAST_VOCAB:
         raise ConfigError("the inputs hold no text to train on; check [read] in the pipeline file")
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END_TOKEN,
+        "clean_up_tokenization_spaces": False,
+    }
+    write_text(target / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
     write_text(path, inner.to_str())
     return size
