@@ -15,6 +15,7 @@ import json
 import random
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from process_tree import measured
@@ -57,6 +58,15 @@ def make_text(corpus: Path, target: Path, num_bytes: int) -> None:
             copy += 1
 
 
+def newest_phase(work: Path) -> str:
+    """The phase that began last."""
+    try:
+        plans = [(path.stat().st_mtime, path.parent.name) for path in work.glob("*/plan.json")]
+    except OSError:
+        return ""
+    return max(plans)[1] if plans else ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path)
@@ -73,7 +83,8 @@ def main() -> None:
             make_text(options.corpus, folder / "in.jsonl", int(size * GIGABYTE))
             (folder / "p.toml").write_text(PIPELINE.format(more=tokens, format=form))
             run = [sys.executable, "-m", "scalewright", "data", "run", str(folder / "p.toml"), "--json"]
-            row, output = measured([*run, "--workers", str(options.workers), "--out", str(folder / "out")])
+            command = [*run, "--workers", str(options.workers), "--out", str(folder / "out")]
+            row, output = measured(command, label=partial(newest_phase, folder / "out" / ".work"))
             result = json.loads(output)
         steps, phases = result["steps"], result["phases"]
         record = {

@@ -13,19 +13,23 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 PR_SET_CHILD_SUBREAPER = 36
 INTERVAL_S = 0.25
 
 
-def measured(command: list[str]) -> tuple[dict[str, float], str]:
-    """Seconds and bytes, and what the command wrote to stdout. Descendants that outlive
-    their parents become ours, so that their time is counted too."""
+def measured(command: list[str], label: Callable[[], str] | None = None) -> tuple[dict[str, Any], str]:
+    """Seconds and bytes, the most memory under each name that `label` gave, and what the command wrote to stdout.
+
+    Descendants that outlive their parents become ours, so that their time is counted too.
+    """
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    watch = _MemoryWatch(process.pid)
+    watch = _MemoryWatch(process.pid, label)
     watch.start()
     output, errors = process.communicate()
     wall_s = time.perf_counter() - began_s
@@ -40,14 +44,16 @@ def measured(command: list[str]) -> tuple[dict[str, float], str]:
     if process.returncode:
         raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}: {errors[-2000:]}")
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"wall_s": wall_s, "cpu_s": cpu_s, **watch.most}, output
+    by_label = {"pss_bytes_by_label": watch.by_label} if label is not None else {}
+    return {"wall_s": wall_s, "cpu_s": cpu_s, **watch.most, **by_label}, output
 
 
 class _MemoryWatch(threading.Thread):
     """Adds up the memory of a process and its descendants a few times a second."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, label: Callable[[], str] | None) -> None:
         super().__init__(daemon=True)
+        self.label, self.by_label = label, dict[str, float]()
         self.pid, self.is_over = pid, threading.Event()
         self.most = {"pss_bytes": 0.0, "anonymous_bytes": 0.0}
 
@@ -58,6 +64,9 @@ class _MemoryWatch(threading.Thread):
                 sizes = _rollup(pid)
                 sums["pss_bytes"] += 1024.0 * sizes.get("Pss:", 0)
                 sums["anonymous_bytes"] += 1024.0 * sizes.get("Anonymous:", 0)
+            if self.label is not None:
+                name = self.label()
+                self.by_label[name] = max(self.by_label.get(name, 0.0), sums["pss_bytes"])
             self.most = {key: max(self.most[key], value) for key, value in sums.items()}
 
 

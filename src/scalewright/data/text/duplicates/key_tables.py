@@ -43,9 +43,9 @@ def write_keys(files: TaskFiles, number: int, keys: Hashes) -> None:
     write_array(files.path(number, "rows.npy"), rows)
 
 
-def num_partitions(num_documents: int) -> int:
+def num_partitions(num_keys: int, bytes_per_key: int = BYTES_PER_KEY) -> int:
     """Ranges of keys, such that the keys of one range fit in the memory for groups."""
-    return max(1, -(-num_documents * BYTES_PER_KEY // GROUP_MEMORY_BYTES))
+    return max(1, -(-num_keys * bytes_per_key // GROUP_MEMORY_BYTES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ from scalewright.data.text.pipeline_file import SpanUnit
 
 SPANS = "spans"
 NO_PAIRS = np.empty((0, 4), np.int64)
+BYTES_PER_ANCHOR = 64 + 3 * 32 * 5
+"""While pairs are looked for: key, place, order and copies; five pairs of four numbers, and two copies of them."""
 NUM_BEFORE = 4
 """Places before a place that it is compared with, besides the first: each may agree with it for another length."""
 NEIGHBOUR_FRAC = 0.25
@@ -100,7 +102,8 @@ class SpanCollector:
 
 
 def num_span_tasks(num_anchors: int) -> int:
-    return num_partitions(num_anchors)
+    """Ranges of keys, such that the anchors of one range and their pairs fit in the memory for groups."""
+    return num_partitions(num_anchors, BYTES_PER_ANCHOR)
 
 
 def span_task(work: Path, number: int, *, num_tasks: int, num_chunks: int, dropped: DropCodes | None) -> dict[str, Any]:

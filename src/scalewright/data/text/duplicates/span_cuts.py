@@ -47,25 +47,38 @@ class _Units:
 
 def cut_task(work: Path, chunk: int, *, num_span_tasks: int, least: int, unit: SpanUnit) -> dict[str, Any]:
     """Write what is cut from the documents of a chunk: document, first byte, byte after the last."""
-    units, cuts, num_checked = _Units(work, unit), [], 0
-    for later, rows in groupby(_pairs_of(work, chunk, num_span_tasks).tolist(), key=itemgetter(0)):
-        runs: list[tuple[int, int]] = []
-        for earlier, places in groupby(rows, key=itemgetter(2)):
-            one, two = units.of(later), units.of(earlier)
-            done: dict[int, int] = {}  # of each distance between the two places, how far it was compared
-            for _, here, _, there in places:
-                if here < done.get(here - there, 0):
-                    continue
-                num_checked += 1
-                start, end = matching_run(one, two, here, there)
-                done[here - there] = end
-                if end - start >= least:
-                    runs.append((start, end))
+    units, cuts, num_checked = _Units(work, unit), [NO_CUTS], 0
+    pairs = _pairs_of(work, chunk, num_span_tasks)
+    edges = np.flatnonzero(np.diff(pairs[:, 0])) + 1
+    for rows in np.split(pairs, edges) if len(pairs) else []:
+        later = int(rows[0, 0])
+        runs, num = _runs(rows, units, least)
+        num_checked += num
         own = units.of(later)
-        cuts += [(later, int(own.starts[start]), int(own.ends[end - 1])) for start, end in joined(runs)]
-    rows_out = np.array(cuts, np.int64).reshape(-1, 3)
-    write_array(TaskFiles(work, CUTS).path(chunk, "cuts.npy"), rows_out)
-    return {"num_cuts": len(rows_out), "num_checked": num_checked}
+        cuts.append(
+            np.array([(later, own.starts[start], own.ends[end - 1]) for start, end in joined(runs)]).reshape(-1, 3)
+        )
+    joined_cuts = np.concatenate(cuts)
+    write_array(TaskFiles(work, CUTS).path(chunk, "cuts.npy"), joined_cuts)
+    return {"num_cuts": len(joined_cuts), "num_checked": num_checked}
+
+
+def _runs(rows: Ints, units: _Units, least: int) -> tuple[list[tuple[int, int]], int]:
+    """Runs of one document that earlier places have, and how many comparisons it took."""
+    runs: list[tuple[int, int]] = []
+    num_checked = 0
+    for earlier, places in groupby(rows.tolist(), key=itemgetter(2)):
+        one, two = units.of(int(rows[0, 0])), units.of(earlier)
+        done: dict[int, int] = {}  # of each distance between the two places, how far it was compared
+        for _, here, _, there in places:
+            if here < done.get(here - there, 0):
+                continue
+            num_checked += 1
+            start, end = matching_run(one, two, here, there)
+            done[here - there] = end
+            if end - start >= least:
+                runs.append((start, end))
+    return runs, num_checked
 
 
 def _pairs_of(work: Path, chunk: int, num_span_tasks: int) -> Ints:
