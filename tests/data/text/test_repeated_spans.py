@@ -74,6 +74,15 @@ def test_exactly_the_words_of_repeated_runs_go(tmp_path: Path, seed: int) -> Non
     assert [row["text"] for row in written_rows(tmp_path / "out")] == without_repeats(documents)
 
 
+def test_a_run_that_is_a_little_too_short_stays_beside_one_that_goes(tmp_path: Path) -> None:
+    words = TEXTS[0].split()
+    near_miss = " ".join([*words[: LEAST - 1], "other"])
+    texts = [TEXTS[0], near_miss, f"{near_miss} {TEXTS[1]}", f"own {TEXTS[1]}"]
+    write_rows(tmp_path / "in.jsonl", rows(texts))
+    run_pipeline(write_pipeline(tmp_path, f"[deduplicate]\nspans = {LEAST}"), tmp_path / "out")
+    assert [row["text"] for row in written_rows(tmp_path / "out")] == [texts[0], near_miss, TEXTS[1], "own"]
+
+
 def test_workers_do_not_change_what_is_cut(tmp_path: Path) -> None:
     write_rows(tmp_path / "in.jsonl", rows([" ".join(words) for seed in range(4) for words in planted(seed // 2)]))
     path = write_pipeline(tmp_path, f'chunk = "4 kB"\n[deduplicate]\nspans = {LEAST}\nnear = {{}}')

@@ -55,9 +55,8 @@ def cut_task(work: Path, chunk: int, *, num_span_tasks: int, least: int, unit: S
         runs, num = _runs(rows, units, least)
         num_checked += num
         own = units.of(later)
-        cuts.append(
-            np.array([(later, own.starts[start], own.ends[end - 1]) for start, end in joined(runs)]).reshape(-1, 3)
-        )
+        places = [(later, own.starts[start], own.ends[end - 1]) for start, end in joined(runs)]
+        cuts.append(np.array(places, np.int64).reshape(-1, 3))
     joined_cuts = np.concatenate(cuts)
     write_array(TaskFiles(work, CUTS).path(chunk, "cuts.npy"), joined_cuts)
     return {"num_cuts": len(joined_cuts), "num_checked": num_checked}
