@@ -147,7 +147,7 @@ MORE = {
         silent=(job("--output=/scratch/%u/%x-%j.out"), job("--output=%x-%j.out")),
     ),
     "output-overwritten": Cases(
-        fires=(job("--output=/work/cis230075p/ft.out"),), silent=(job("--output=20240131.out"),)
+        fires=(job("--output=/ocean/cis230075p/ft.out"),), silent=(job("--output=20240131.out"),)
     ),
     "exit-status-hidden": Cases(
         fires=(
