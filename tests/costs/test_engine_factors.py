@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -87,3 +88,21 @@ def test_a_prediction_with_factors_has_another_id() -> None:
 def test_an_unknown_program_is_refused_with_or_without_factors() -> None:
     with pytest.raises(UnknownNameError, match="no-such-engine"):
         predicted(LARGE, "no-such-engine", fit())
+
+
+@pytest.mark.parametrize("engine", ["deepspeed", "trl"])
+def test_factors_of_the_catalogue_count_on_gpus_until_a_fit_replaces_them(engine: str) -> None:
+    shipped, eager = predicted(LARGE, engine), predicted(LARGE, "eager")
+    assert shipped.time_s > eager.time_s
+    assert predicted(LARGE, engine, fit(engine)).time_s == eager.time_s
+    on_cpu = [
+        answer(ask(CATALOG, model=SMALL, system="laptop", layout="mbs=1", precision="fp32", stack=stack)).time_s
+        for stack in (engine, "eager")
+    ]
+    assert on_cpu[0] == on_cpu[1]
+
+
+def test_factors_of_the_catalogue_say_which_release_they_were_fitted_on() -> None:
+    for name in CATALOG.ids("stacks"):
+        for factors in CATALOG.stack(name).engine_factors.values():
+            assert re.search(r"\d+\.\d+", factors.fitted_on)

@@ -40,6 +40,16 @@ class KernelCounts(Strict):
     loss_passes_32bit: Count | None = None
 
 
+class EngineFactors(Strict):
+    """What a training program takes more than the stack that describes it, as fitted to runs of it on a GPU."""
+
+    fitted_on: str = Field(min_length=1)
+    """Release of the program, and the machine."""
+    host: Count
+    elementwise: Count
+    update: Count | None = None
+
+
 class Stack(Entry):
     """A software stack: how its kernels, host code and overlaps differ. Three fitted factors at most."""
 
@@ -105,6 +115,9 @@ class Stack(Entry):
     """Memory per output score where it differs from `logits_bytes`, by which the loss is timed."""
     gathers_per_layer: int = Field(gt=0)
     """Collectives per layer when weights are sharded: 1 for whole layers, more when each tensor goes alone."""
+    engine_factors: dict[str, EngineFactors] = Field(default_factory=dict)
+    """By the name of a training program that runs this stack with more work: factors on GPUs that were not calibrated
+    with `calibrate --engine`."""
     frameworks: tuple[Literal["megatron", "torchtitan", "deepspeed", "fsdp"], ...] = ()
     """Training frameworks, by the names of `plan --emit`, that this stack describes."""
     splits: tuple[Literal["tp", "pp", "cp", "ep"], ...]

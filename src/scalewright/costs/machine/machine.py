@@ -17,6 +17,7 @@ from scalewright.costs.machine.stack_costs import (
     StackFactors,
     fitted_stack_costs,
     measured_stack_costs,
+    shipped_factors,
     with_factors,
 )
 from scalewright.errors import NotExpressedError
@@ -237,9 +238,12 @@ class Machine:
         return self.matmul_flop_per_s(precision) * share / slower
 
     def factors_of(self, stack: Stack) -> StackFactors:
-        """The factors of the training program whose stack this is; 1 where none was fitted."""
+        """The factors of the training program whose stack this is: fitted here, else the catalogue's; else 1."""
         engine = self.engine_stacks.get(stack.id)
-        return NO_FACTORS if engine is None else engine.factors
+        if engine is not None:
+            return engine.factors
+        shipped = stack.engine_factors.get(stack.id)
+        return NO_FACTORS if shipped is None else shipped_factors(shipped)
 
     def stack_costs(self, stack: Stack) -> StackCosts:
         """What a stack costs here. This is the one place where measured launches take the place of fitted ones."""

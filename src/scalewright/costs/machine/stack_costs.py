@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from scalewright.catalog.constant_types import Constants
 from scalewright.catalog.facts import Count
-from scalewright.catalog.stack import KernelCounts, LaunchMode, Stack
+from scalewright.catalog.stack import EngineFactors, KernelCounts, LaunchMode, Stack
 from scalewright.costs.breakdown import FloatLike
 
 FP32_BYTES = 4.0
@@ -96,6 +96,14 @@ class EngineStack:
     release: str
     """Of the program."""
     factors: StackFactors
+
+
+def shipped_factors(factors: EngineFactors) -> StackFactors:
+    """A program's factors as the catalogue has them."""
+    return StackFactors(
+        host_factor=factors.host.value, elementwise_factor=factors.elementwise.value,
+        update_factor=1.0 if factors.update is None else factors.update.value,
+    )  # fmt: skip
 
 
 def with_factors(costs: StackCosts, factors: StackFactors) -> StackCosts:

@@ -136,7 +136,7 @@ class EngineKind:
             elsewhere = "cpu" if point.device == "cpu" else "cuda"  # systems of the catalogue have accelerators
             device = _device(point) if point.system == HERE else elsewhere
             place = place_of(catalog, point.system, partition=point.partition or None)
-            chosen["stack"] = _stack(point, find_engine(point.engine), device, place.machine)
+            chosen["stack"] = _stack(catalog, point, find_engine(point.engine), device, place.machine)
         return predict_point(catalog, chosen, where=where)
 
     def stored_prediction(self, prediction: dict[str, Any]) -> Outcome:
@@ -194,13 +194,16 @@ def with_traced_terms(run: CollectedRun, outcome: Outcome) -> Outcome:
     return replace(outcome, parts=parts, limit=next(iter(parts)), notes=(*outcome.notes, *notes))
 
 
-def _stack(point: EngineBenchOptions, info: EngineInfo, device: str, machine: Machine | None = None) -> str:
-    """The stack of the engine with these settings; by the engine's own name where it was fitted on this machine."""
+def _stack(
+    catalog: Catalog, point: EngineBenchOptions, info: EngineInfo, device: str, machine: Machine | None = None
+) -> str:
+    """The stack of the engine with these settings; by the engine's own name where it has factors of its own."""
     if point.stack != AUTO:
         return point.stack
     stack = info.stack_with(settings_of(point.set), device=device)
     fitted = None if machine is None else machine.engine_stacks.get(info.id)
-    return info.id if fitted is not None and fitted.stack == stack else stack
+    has_factors = info.id in catalog.stack(stack).engine_factors if fitted is None else fitted.stack == stack
+    return info.id if has_factors else stack
 
 
 def _device(point: EngineBenchOptions) -> str:
@@ -289,7 +292,7 @@ def _predicted(
     try:
         prediction = answer(ask(
             catalog, model=request.spec, system=here.machine, layout=request.layout, precision=run.precision,
-            stack=_stack(point, info, run.device, here.machine),
+            stack=_stack(catalog, point, info, run.device, here.machine),
         ))  # fmt: skip
     except NotExpressedError as error:
         return replace(execution, forecast=f"no prediction: {error}")
