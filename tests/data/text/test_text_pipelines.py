@@ -201,15 +201,15 @@ def test_the_number_of_workers_changes_no_byte(tmp_path: Path) -> None:
     train_small_tokenizer(tmp_path / "tok")
     write_rows(tmp_path / "in.jsonl", varied_rows(60))
     path = write_pipeline(tmp_path, FULL, write='format = "megatron"\nnum_shards = 3')
-    results = {num: run_pipeline(path, tmp_path / f"out-{num}", num_workers=num) for num in (1, 2)}
-    assert files_of(tmp_path / "out-1") == files_of(tmp_path / "out-2")
+    results = {num: run_pipeline(path, tmp_path / f"out-{num}", num_workers=num) for num in (1, 2, 4)}
+    assert files_of(tmp_path / "out-1") == files_of(tmp_path / "out-2") == files_of(tmp_path / "out-4")
     assert len(files_of(tmp_path / "out-1")) == 6
     assert results[1]["steps"]["deduplicate"]["reasons"] == {"equal text": 6, "near duplicate": 6}
     assert results[1]["steps"]["filter gopher_quality"]["reasons"] == {"words": 1}
     for result in results.values():
         for step in result["steps"].values():
             step["cpu_s"] = 0
-    assert results[1]["steps"] == results[2]["steps"]
+    assert results[1]["steps"] == results[2]["steps"] == results[4]["steps"]
     again = run_pipeline(path, tmp_path / "out-1")
     assert again["id"] == results[1]["id"]
     assert not (tmp_path / "out-1" / ".work").exists()
