@@ -46,7 +46,18 @@ def test_times_are_summed_over_the_parts_of_steps(tmp_path: Path) -> None:
         seconds = {"generation": 2.0, "training": 1.0, "evaluation": 9.0}
         append_row(writer, CurvePoint(step=step, num_tokens=num_tokens, seconds_by_part=seconds).row())
     writer.close()
-    columns = c3po_gain.cumulative(tmp_path)
+    columns = c3po_gain.cumulative(tmp_path, num_warm_up=0)
     assert columns["tokens"].tolist() == [0, 0, 30, 80]
     assert columns["rollout_s"].tolist() == [0, 2, 4, 6]
     assert float(np.interp(55.0, columns["tokens"], columns["whole_s"])) == pytest.approx(7.5)
+
+
+def test_steps_that_compile_do_not_count(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    writer = curve_writer(directory, first_step=0)
+    for step, generation_s in enumerate((90.0, 2.0, 2.0, 50.0, 2.0)):
+        append_row(writer, CurvePoint(step=step, num_tokens=10, seconds_by_part={"generation": generation_s}).row())
+    writer.close()
+    columns = c3po_gain.cumulative(tmp_path, num_warm_up=1)
+    assert columns["whole_s"].tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert columns["tokens"].tolist() == [0.0, 10.0, 20.0, 30.0]

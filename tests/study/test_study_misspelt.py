@@ -59,6 +59,7 @@ FULL: dict[str, Any] = {
     "max_points": 100,
     "notes": ["ours"],
     "observations": "hpc-r1",
+    "gaps": "system",
     "sources": {
         "paper": {
             "kind": "measured", "text": "who wrote it", "url": "https://example.org", "checked": "2026-01-01",
