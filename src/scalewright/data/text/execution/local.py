@@ -71,10 +71,19 @@ class LocalBackend:
                         _collect(waiting, on_done)
                 while waiting:
                     _collect(waiting, on_done)
-            except BaseException:
+            except BaseException as error:
                 for future in waiting:
                     future.cancel()
+                if not isinstance(error, Exception):  # Ctrl-C, which may have reached the pool's own parts as well
+                    self._kill_workers(pool)
                 raise
+
+    def _kill_workers(self, pool: ProcessPoolExecutor) -> None:
+        """At once: a task that is cut off leaves no whole file and is done again."""
+        self._pool = None
+        for process in list((pool._processes or {}).values()):
+            process.kill()
+        pool.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
         if self._pool is not None:
