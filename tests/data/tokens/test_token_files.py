@@ -12,7 +12,7 @@ from token_cases import write_megatron, write_npy, write_parquet
 from scalewright.data.tokens.mixture import WeightedPath, parse_sets
 from scalewright.data.tokens.samples import TokenSamples, open_samples_of
 from scalewright.data.tokens.token_set import TokenSet, open_token_set, token_files
-from scalewright.errors import ConfigError
+from scalewright.errors import ConfigError, DocumentError
 
 DOCUMENTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9], [10, 11], [12, 13, 14, 15, 16, 17]]
 TOKENS = list(range(1, 18))
@@ -133,6 +133,13 @@ def test_a_damaged_megatron_set_is_refused(tmp_path: Path) -> None:
     (tmp_path / "set.idx").unlink()
     with pytest.raises(ConfigError, match="no such file"):
         open_token_set(path)
+
+
+def test_a_parquet_file_of_texts_is_refused_and_not_trained_on_its_numbers(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"id": [1, 2, 3], "text": ["a", "b", "c"]}), tmp_path / "shard.parquet")
+    with pytest.raises(DocumentError, match="has id, text, and none of them is clearly the tokens; write a column"):
+        open_token_set(tmp_path)
 
 
 def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:

@@ -97,14 +97,16 @@ def _opened(path: Path) -> Any:
 
 
 def _column(path: Path, schema: Any) -> str:
-    """The column of tokens: by its name, or the only one that can be."""
+    """The column of tokens: by its name, or the only one that can be. A number beside other columns counts rows."""
     import pyarrow as pa
 
     fits = [field.name for field in schema
             if pa.types.is_integer(field.type.value_type if _is_list(field.type) else field.type)]  # fmt: skip
     named = [name for name in COLUMNS if name in fits]
-    if named or len(fits) == 1:
-        return str(named[0] if named else fits[0])
+    if named:
+        return named[0]
+    if len(fits) == 1 and (len(schema) == 1 or _is_list(schema.field(fits[0]).type)):
+        return str(fits[0])
     has = ", ".join(schema.names) or "no column"
     raise DocumentError(f"{path}: has {has}, and none of them is clearly the tokens; {HINT}")
 
