@@ -26,46 +26,54 @@ def stored(here: Here) -> Path:
     )
 
 
-def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+def refusal(done: subprocess.CompletedProcess[str], code: int) -> str:
+    """The only line that was said."""
     assert done.returncode == code, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert all(word in done.stderr for word in words), done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    return line
 
 
 def test_a_machine_without_a_calibration(here: Here) -> None:
     done = here("calibrate", "--engine", "deepspeed", *CPU)
-    refused(done, 2, "this machine has no calibration", "run scalewright calibrate first")
+    said = refusal(done, 2)
+    assert "this machine has no calibration" in said
+    assert "run scalewright calibrate first" in said
     assert not Path("results").exists()
 
 
 def test_a_calibration_of_another_machine(here: Here) -> None:
     calibrations.write(calibration(*CPU_VALUES, name="other"))
-    refused(here("calibrate", "--engine", "trl", "--as", "other", *CPU), 2, "other is not of this machine as it is now")
+    said = refusal(here("calibrate", "--engine", "trl", "--as", "other", *CPU), 2)
+    assert "other is not of this machine as it is now" in said
 
 
 @pytest.mark.usefixtures("stored")
 def test_an_engine_that_nobody_knows(here: Here) -> None:
-    refused(here("calibrate", "--engine", "deepsped", *CPU), 2, "deepsped", "deepspeed")
+    said = refusal(here("calibrate", "--engine", "deepsped", *CPU), 2)
+    assert "deepsped" in said
+    assert "deepspeed" in said
 
 
 @pytest.mark.usefixtures("stored")
 def test_an_engine_that_trains_nothing(here: Here) -> None:
-    refused(here("calibrate", "--engine", "vllm", *CPU), 2, "vLLM trains no language model")
+    assert "vLLM trains no language model" in refusal(here("calibrate", "--engine", "vllm", *CPU), 2)
 
 
 def test_an_engine_that_is_not_installed_is_named_with_its_pip_line(here: Here, stored: Path) -> None:
     before = stored.read_bytes()
     done = here("calibrate", "--engine", "deepspeed", "--python", sys.executable, *CPU)
-    refused(done, 3, "is not installed", "pip install 'deepspeed==")
+    said = refusal(done, 3)
+    assert "is not installed" in said
+    assert "pip install 'deepspeed==" in said
     assert stored.read_bytes() == before
     assert not Path("results").exists()
 
 
 @pytest.mark.usefixtures("stored")
 def test_a_budget_below_two_runs(here: Here) -> None:
-    refused(
-        here("calibrate", "--engine", "deepspeed", "--budget", "5 s", *CPU), 2, "5.00 s is too small", "--budget of"
-    )
+    said = refusal(here("calibrate", "--engine", "deepspeed", "--budget", "5 s", *CPU), 2)
+    assert "5.00 s is too small" in said
+    assert "--budget of" in said
 
 
 @pytest.mark.parametrize(
@@ -78,7 +86,7 @@ def test_a_budget_below_two_runs(here: Here) -> None:
     ],
 )
 def test_options_that_do_not_belong_together(here: Here, words: tuple[str, ...], said: str) -> None:
-    refused(here("calibrate", *words, *CPU), 2, said)
+    assert said in refusal(here("calibrate", *words, *CPU), 2)
 
 
 def test_an_engine_that_dies_is_named_with_its_own_error(here: Here, stored: Path, tmp_path: Path) -> None:

@@ -53,7 +53,9 @@ for prefix in (f"{folder}/shard-00000", f"{folder}/shard-00001"):
         assert one["labels"].tolist() == stream[start + 1 : start + 65], at
     assert len(samples) == (len(stream) - 1) // 64
 assert documents == expected
+print("equal documents", len(documents))
 """
+NUM_TEXTS = 80
 HUGGING_FACE = """
 import json, sys
 from datasets import load_dataset
@@ -63,6 +65,7 @@ by_files = load_dataset("parquet", data_files=f"{folder}/shard-*.parquet", split
 streamed = load_dataset(folder, split="train", streaming=True)
 for one in (by_folder, by_files, streamed):
     assert [row["input_ids"] for row in one] == expected
+print("equal documents", len(expected))
 """
 TORCHTITAN = """
 import dataclasses, itertools, json, sys
@@ -122,7 +125,7 @@ def token_sets(shared_cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Pat
     folder = tmp_path_factory.mktemp("token-sets")
     rng = random.Random(0)
     words = [f"{rng.choice('bcdfgklm')}{rng.choice('aeiou')}{rng.randrange(40)}" for _ in range(200)]
-    texts = [" ".join(rng.choices(words, k=rng.randrange(20, 200))) for _ in range(80)]
+    texts = [" ".join(rng.choices(words, k=rng.randrange(20, 200))) for _ in range(NUM_TEXTS)]
     (folder / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     for form in ("parquet", "megatron"):
         (folder / f"{form}.toml").write_text(PIPELINE.format(form=form))
@@ -159,14 +162,13 @@ def read(python: str, code: str, *args: str, folder: Path) -> str:
 
 
 def test_megatron_reads_the_same_tokens(engines_python: str, token_sets: Path) -> None:
-    read(
-        engines_python, MEGATRON, str(token_sets / "megatron-set"), str(token_sets / "expected.json"), folder=token_sets
-    )
+    names = (str(token_sets / "megatron-set"), str(token_sets / "expected.json"))
+    assert f"equal documents {NUM_TEXTS}\n" in read(engines_python, MEGATRON, *names, folder=token_sets)
 
 
 def test_hugging_face_datasets_reads_the_same_tokens(engines_python: str, token_sets: Path) -> None:
     names = (str(token_sets / "parquet-set"), str(token_sets / "expected.json"))
-    read(engines_python, HUGGING_FACE, *names, folder=token_sets)
+    assert f"equal documents {NUM_TEXTS}\n" in read(engines_python, HUGGING_FACE, *names, folder=token_sets)
 
 
 def test_torchtitan_makes_the_same_tokens_and_trains_on_them(engines_python: str, token_sets: Path) -> None:

@@ -19,9 +19,8 @@ from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine
 from scalewright.costs.machine.calibrated import machine_from_calibration
 from scalewright.costs.machine.stack_costs import EngineStack, StackFactors
-from scalewright.errors import ScalewrightError
-from scalewright.observe.collect import CollectedRun, collect
-from scalewright.observe.real_steps import MIN_STEPS, median_interval
+from scalewright.observe.collect import CollectedRun
+from scalewright.observe.real_steps import median_interval, steady_runs
 from scalewright.observe.residuals import FactorProblem, Floats, RealStep, chosen_factors
 from scalewright.planner.answer import answer
 from scalewright.planner.question import ask
@@ -113,20 +112,8 @@ def machines_of(catalog: Catalog, calibration: Calibration) -> Callable[[int], M
 
 def read_engine_steps(catalog: Catalog, directories: Iterable[RunDirectory]) -> tuple[list[RealStep], list[str]]:
     """Steps of the runs of an engine that got far enough, and in words which did not."""
-    steps: list[RealStep] = []
-    notes: list[str] = []
-    for directory in directories:
-        try:
-            run = collect(directory)
-        except ScalewrightError as error:
-            notes.append(f"{directory.path.name}: {error}")
-            continue
-        num_steps = run.series(names.STEP_TIME, slowest=True).size
-        if num_steps < MIN_STEPS:
-            notes.append(f"{directory.path.name}: {num_steps} of its steps were steady, and {MIN_STEPS} are needed")
-            continue
-        steps.append(_real_step(catalog, run))
-    return steps, notes
+    runs, notes = steady_runs(directories)
+    return [_real_step(catalog, run) for run in runs], notes
 
 
 def _real_step(catalog: Catalog, run: CollectedRun) -> RealStep:

@@ -25,7 +25,13 @@ MIN_STEPS = 5
 
 def read_steps(catalog: Catalog, directories: Iterable[RunDirectory]) -> tuple[list[RealStep], list[str]]:
     """Real steps of the runs that got far enough, and in words which did not."""
-    steps: list[RealStep] = []
+    runs, notes = steady_runs(directories)
+    return [_real_step(catalog, run) for run in runs], notes
+
+
+def steady_runs(directories: Iterable[RunDirectory]) -> tuple[list[CollectedRun], list[str]]:
+    """Runs with enough steady steps, and in words which have not."""
+    runs: list[CollectedRun] = []
     notes: list[str] = []
     for directory in directories:
         try:
@@ -40,8 +46,8 @@ def read_steps(catalog: Catalog, directories: Iterable[RunDirectory]) -> tuple[l
                 "fit anything to it; give a longer --budget"
             )
             continue
-        steps.append(_real_step(catalog, run))
-    return steps, notes
+        runs.append(run)
+    return runs, notes
 
 
 def num_steps_of(directory: RunDirectory) -> int:

@@ -7,6 +7,7 @@ several dialects at once. To add either, put its class into `registry.py`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,7 @@ class FolderReader(Protocol):
         ...
 
 
-class LineReader:
+class LineReader(ABC):
     """Reads lines of one dialect. An instance lives for one file, or for the rotated files of one log."""
 
     kind: ClassVar[str]
@@ -74,10 +75,10 @@ class LineReader:
     is_open: bool = False
     """While true, every line is given to `take`: for records of several lines, such as tracebacks."""
 
+    @abstractmethod
     def take(self, line: Line) -> Iterable[Item]:
         """Facts of this line, or of a record that this line completes. A reader that holds a line's values until
         another line sets `line.is_taken`."""
-        raise NotImplementedError
 
     def end(self) -> Iterable[Item]:
         """Facts that were still held when the file ended."""
