@@ -33,6 +33,15 @@ class DecodeBatch:
     def num_context_tokens(self) -> int:
         return int(self.positions.sum()) + len(self.positions)
 
+    def by_length(self) -> tuple[DecodeBatch, np.ndarray]:
+        """The rows from the shortest to the longest, and where each row is among them."""
+        order = np.argsort(self.positions, kind="stable")
+        columns = ("tokens", "slots", "positions", "temperature", "top_p", "top_k", "uniform")
+        rows = {name: getattr(self, name)[order] for name in columns}
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        return DecodeBatch(**rows, cached=[self.cached[row] for row in order.tolist()], kind=self.kind), places
+
     @classmethod
     def of(cls, sequences: list[Sequence]) -> DecodeBatch:
         samplings = [s.group.request.sampling for s in sequences]

@@ -96,10 +96,10 @@ class Engine:
             self._fetch(events, num_left=0)
         plan = self._scheduler.plan()
         self._runner.copy(plan.copies)
-        self._runner.prefill(plan.chunks)
-        if plan.decode:
-            batch = DecodeBatch.of(plan.decode)
-            self._in_flight.append((plan.decode, self._runner.decode(batch)))
+        batch = DecodeBatch.of(plan.decode) if plan.decode else None
+        decoded = self._runner.step(plan.chunks, batch)
+        if batch is not None and decoded is not None:
+            self._in_flight.append((plan.decode, decoded))
             events.num_context_tokens = batch.num_context_tokens
         self._scheduler.launched(plan)
         events.started, events.preempted = plan.started, events.preempted + plan.preempted

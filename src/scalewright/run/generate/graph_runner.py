@@ -22,6 +22,7 @@ from scalewright.run.generate.kernels.layers import DecodeLayers
 from scalewright.run.generate.pages import CachedTokens
 from scalewright.run.generate.runner import Decoded, PlainRunner
 from scalewright.run.generate.sampler import SamplerKind, SamplerRows, sample
+from scalewright.run.generate.scheduler import Chunk
 from scalewright.run.generate.served_model import ServedModel
 
 NUM_STAGED = 3
@@ -144,8 +145,13 @@ class GraphRunner(PlainRunner):
         self._steps.clear()
         self._memory = None
 
+    def step(self, chunks: list[Chunk], batch: DecodeBatch | None) -> Decoded | None:
+        """Chunks by operators, then rows by kernels."""
+        super().step(chunks, None)
+        return None if batch is None else self._decode(batch)
+
     @torch.inference_mode()
-    def decode(self, batch: DecodeBatch) -> Decoded:
+    def _decode(self, batch: DecodeBatch) -> Decoded:
         num_rows = len(batch.slots)
         size = next(size for size in self._sizes if size >= num_rows)
         step = self._step(size, batch.kind)

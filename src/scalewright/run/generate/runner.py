@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -54,28 +55,30 @@ class PlainRunner:
         self.cache.copy(copies)
 
     @torch.inference_mode()
-    def prefill(self, chunks: list[Chunk]) -> None:
-        """Put the keys and values of these tokens into the cache."""
-        if not chunks:
-            return
-        positions_T = _on(self.device, np.concatenate([np.arange(c.start, c.start + len(c.tokens)) for c in chunks]))
-        tokens_T = _on(self.device, np.concatenate([c.tokens for c in chunks]))
-        with attention_of_any_length(self.device):
-            self._layers(tokens_T, positions_T, _ReadChunks.of(chunks, self.cache, self.device), needs_output=False)
+    def step(self, chunks: list[Chunk], batch: DecodeBatch | None) -> Decoded | None:
+        """Put the keys and values of the chunks into the cache, and compute the next token of every row of the batch.
 
-    @torch.inference_mode()
-    def decode(self, batch: DecodeBatch) -> Decoded:
-        """The next token of every row."""
+        Both go through the layers together: with few tokens, a layer takes as long for one kind as for both.
+        """
+        if not chunks and batch is None:
+            return None
+        tokens, positions = [np.array(c.tokens) for c in chunks], [c.positions for c in chunks]
+        if batch is not None:
+            batch, places = batch.by_length()
+            tokens, positions = [*tokens, batch.tokens], [*positions, batch.positions]
+        tokens_T, positions_T = (_on(self.device, np.concatenate(parts)) for parts in (tokens, positions))
+        rows = _StepRows.of(chunks, batch, self.cache, self.device)
+        if batch is None:
+            self._layers(tokens_T, positions_T, rows)
+            return None
         slots_R = _on(self.device, batch.slots)
-        known_R = _on(self.device, batch.tokens)
-        tokens_R = torch.where(known_R == ON_DEVICE, self.latest_S[slots_R], known_R)
-        with attention_of_any_length(self.device):
-            x_RD = self._layers(
-                tokens_R, _on(self.device, batch.positions), _DecodedRows.of(batch, self.cache, self.device)
-            )
-        tokens_R, log_probs_R = sample(self.scores(x_RD), self._sampler_rows(batch), batch.kind)
+        known_R = tokens_T[rows.num_read :]
+        tokens_T[rows.num_read :] = torch.where(known_R == ON_DEVICE, self.latest_S[slots_R], known_R)
+        scores_RV = self.scores(self._layers(tokens_T, positions_T, rows))
+        tokens_R, log_probs_R = sample(scores_RV, self._sampler_rows(batch), batch.kind)
         self.latest_S[slots_R] = tokens_R
-        return Decoded(tokens_R=tokens_R, log_probs_R=log_probs_R)
+        places_R = _on(self.device, places)
+        return Decoded(tokens_R=tokens_R[places_R], log_probs_R=log_probs_R[places_R])
 
     def scores(self, x_RD: Tensor) -> Tensor:
         """Scores of the whole vocabulary."""
@@ -87,26 +90,59 @@ class PlainRunner:
         columns = (batch.temperature, batch.top_p, batch.top_k, batch.uniform)
         return SamplerRows(*(_on(self.device, column) for column in columns))
 
-    def _layers(
-        self, tokens_T: Tensor, positions_T: Tensor, sequences: _ReadChunks | _DecodedRows, *, needs_output: bool = True
-    ) -> Tensor:
-        """The output of the last layer for the tokens of these sequences."""
-        model, size = self.model.transformer, self.cache.page_tokens
+    def _layers(self, tokens_T: Tensor, positions_T: Tensor, rows: _StepRows) -> Tensor:
+        """The output of the last layer for the rows that decode."""
+        model, size, total = self.model.transformer, self.cache.page_tokens, self.model.ranks.sum
         assert model.embedding is not None
         x_1TD: Tensor = model.embedding(tokens_T[None], positions_T[None])
         rotary_2TE = None if model.rotary_2LE is None else model.rotary_2LE[:, positions_T]
-        pages_T = sequences.pages_of(positions_T // size)
-        offsets_T, total = positions_T % size, self.model.ranks.sum
-        blocks = model.blocks()
-        for layer, block in enumerate(blocks):
-            q_1THE, k_1TGE, v_1TGE = block.attention.project(block.norm_1(x_1TD), rotary_2TE)
-            self.cache.write(layer, k_1TGE[0], v_1TGE[0], pages_T, offsets_T)
-            if not needs_output and layer == len(blocks) - 1:
-                break  # the cache has all it needs
-            attended_TD = sequences.attend(layer, q_1THE[0], k_1TGE[0], v_1TGE[0])
-            x_1TD = x_1TD + total(block.attention.out(attended_TD[None]))
-            x_1TD = x_1TD + total(block.feed_forward(block.norm_2(x_1TD)))
+        offsets_T, blocks = positions_T % size, model.blocks()
+        with attention_of_any_length(self.device):
+            for layer, block in enumerate(blocks):
+                q_1THE, k_1TGE, v_1TGE = block.attention.project(block.norm_1(x_1TD), rotary_2TE)
+                self.cache.write(layer, k_1TGE[0], v_1TGE[0], rows.pages_T, offsets_T)
+                if layer < len(blocks) - 1:
+                    attended_TD = rows.attend(layer, q_1THE[0], k_1TGE[0], v_1TGE[0])
+                else:  # of tokens that are only read, the cache has all it needs
+                    x_1TD = x_1TD[:, rows.num_read :]
+                    if rows.decoded is None:
+                        break
+                    attended_TD = rows.decoded.attend(layer, q_1THE[0, rows.num_read :])
+                x_1TD = x_1TD + total(block.attention.out(attended_TD[None]))
+                x_1TD = x_1TD + total(block.feed_forward(block.norm_2(x_1TD)))
         return x_1TD[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StepRows:
+    """The tokens of a step: first those of chunks that are read, then one of each sequence that decodes."""
+
+    read: _ReadChunks | None
+    decoded: _DecodedRows | None
+    num_read: int
+    pages_T: Tensor
+    """The page that each token goes to."""
+
+    @classmethod
+    def of(cls, chunks: list[Chunk], batch: DecodeBatch | None, cache: PagedCache, device: torch.device) -> _StepRows:
+        pages = [np.array(c.pages)[c.positions // cache.page_tokens] for c in chunks]
+        if batch is not None:
+            numbers = (batch.positions // cache.page_tokens).tolist()
+            pages.append(np.array([one.pages[number] for one, number in zip(batch.cached, numbers, strict=True)]))
+        return cls(
+            read=_ReadChunks.of(chunks, cache, device) if chunks else None,
+            decoded=None if batch is None else _DecodedRows.of(batch, cache, device),
+            num_read=sum(len(c.tokens) for c in chunks),
+            pages_T=_on(device, np.concatenate(pages)),
+        )
+
+    def attend(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
+        num = self.num_read
+        if self.read is None:
+            assert self.decoded is not None
+            return self.decoded.attend(layer, q_THE)
+        read_TD = self.read.attend(layer, q_THE[:num], k_TGE[:num], v_TGE[:num])
+        return read_TD if self.decoded is None else torch.cat([read_TD, self.decoded.attend(layer, q_THE[num:])])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +188,6 @@ class _ReadChunks:
     """Pieces of prompts. Those that begin one are attended to together, the others one by one over the cache."""
 
     cache: PagedCache
-    pages_T: Tensor
     batches: list[_WholeChunks]
     later: list[_LaterChunk]
 
@@ -160,15 +195,10 @@ class _ReadChunks:
     def of(cls, chunks: list[Chunk], cache: PagedCache, device: torch.device) -> _ReadChunks:
         lengths = np.array([len(c.tokens) for c in chunks])
         begins = np.cumsum(lengths) - lengths
-        pages = [
-            np.array(c.pages)[np.arange(c.start, c.start + length) // cache.page_tokens]
-            for c, length in zip(chunks, lengths, strict=True)
-        ]
         whole = np.array([index for index, c in enumerate(chunks) if c.start == 0], dtype=np.int64)
         batches = [whole[part] for part in _of_like_length(lengths[whole])] if len(whole) else []
         return cls(
             cache=cache,
-            pages_T=_on(device, np.concatenate(pages)),
             batches=[_WholeChunks.of(begins[part], lengths[part], device) for part in batches],
             later=[
                 _LaterChunk(
@@ -178,10 +208,6 @@ class _ReadChunks:
                 if c.start
             ],
         )
-
-    def pages_of(self, numbers_T: Tensor) -> Tensor:
-        del numbers_T
-        return self.pages_T
 
     def attend(self, layer: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> Tensor:
         attended_TD = torch.empty_like(q_THE.flatten(1))
@@ -199,9 +225,9 @@ MOST_PADDING = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LikeRows:
-    """Rows of like length, padded to the longest of them."""
+    """Consecutive rows of like length, padded to the longest of them."""
 
-    rows_B: Tensor
+    rows: slice
     pages_BN: Tensor
     visible_B11K: Tensor
     """Which keys each row sees."""
@@ -209,10 +235,9 @@ class _LikeRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DecodedRows:
-    """One token of each sequence. Sequences of like length are attended to in one call."""
+    """One token of each sequence, shorter ones first. Sequences of like length are attended to in one call."""
 
     cache: PagedCache
-    pages_RN: Tensor
     batches: list[_LikeRows]
 
     @classmethod
@@ -222,29 +247,24 @@ class _DecodedRows:
         for row, cached in enumerate(batch.cached):
             pages[row, : num_pages[row]] = cached.pages
         batches = []
-        for rows in _of_like_length(num_pages):
+        for start, stop in pairwise([*_starts_of_like_length(num_pages.tolist()), len(num_pages)]):
+            rows = slice(start, stop)
             width = int(num_pages[rows].max())
             visible = np.arange(width * cache.page_tokens) <= batch.positions[rows][:, None]
             batches.append(
                 _LikeRows(
-                    rows_B=_on(device, rows),
+                    rows=rows,
                     pages_BN=_on(device, pages[rows, :width]),
                     visible_B11K=_on(device, visible)[:, None, None],
                 )
             )
-        return cls(cache=cache, pages_RN=_on(device, pages), batches=batches)
+        return cls(cache=cache, batches=batches)
 
-    def pages_of(self, numbers_R: Tensor) -> Tensor:
-        return self.pages_RN.gather(1, numbers_R[:, None])[:, 0]
-
-    def attend(self, layer: int, q_RHE: Tensor, k_RGE: Tensor, v_RGE: Tensor) -> Tensor:
-        del k_RGE, v_RGE  # they are in the cache
-        if len(self.batches) == 1:  # its rows are all rows, in order
+    def attend(self, layer: int, q_RHE: Tensor) -> Tensor:
+        """Their keys and values are in the cache."""
+        if len(self.batches) == 1:
             return self._attend(layer, q_RHE, self.batches[0])
-        attended_RD = torch.empty_like(q_RHE.flatten(1))
-        for like in self.batches:
-            attended_RD[like.rows_B] = self._attend(layer, q_RHE[like.rows_B], like)
-        return attended_RD
+        return torch.cat([self._attend(layer, q_RHE[like.rows], like) for like in self.batches])
 
     def _pages(self, layer: int, like: _LikeRows) -> tuple[Tensor, Tensor]:
         pages = like.pages_BN.flatten()
@@ -267,16 +287,19 @@ class _DecodedRows:
         return o_BH1E.flatten(1)
 
 
+def _starts_of_like_length(lengths: list[int]) -> list[int]:
+    """Where parts of ascending lengths begin: in each, the longest is at most MOST_PADDING times the shortest."""
+    starts = [0]
+    for place, length in enumerate(lengths):
+        if length > MOST_PADDING * lengths[starts[-1]]:
+            starts.append(place)
+    return starts
+
+
 def _of_like_length(lengths: np.ndarray) -> list[np.ndarray]:
-    """Rows in parts: in each, the longest is at most MOST_PADDING times as long as the shortest."""
-    if lengths.max() <= MOST_PADDING * lengths.min():
-        return [np.arange(len(lengths))]
-    parts, order = [], np.argsort(lengths, kind="stable")
-    while len(order):
-        is_like = lengths[order] <= MOST_PADDING * lengths[order[0]]
-        parts.append(order[is_like])
-        order = order[~is_like]
-    return parts
+    """Rows in parts of like length."""
+    order = np.argsort(lengths, kind="stable")
+    return np.split(order, _starts_of_like_length(lengths[order].tolist())[1:])
 
 
 def attend_to(q_LHE: Tensor, k_KGE: Tensor, v_KGE: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from scalewright.run.generate.pages import CachedTokens, PagePool, starting_span
 from scalewright.run.generate.requests import Request
 from scalewright.run.generate.sequences import Group, Key, Sequence
@@ -23,6 +25,10 @@ class Chunk:
     start: int
     pages: list[int]
     """Of the sequence up to the last token of the chunk."""
+
+    @property
+    def positions(self) -> np.ndarray:
+        return np.arange(self.start, self.start + len(self.tokens))
 
 
 @dataclass(slots=True, kw_only=True)

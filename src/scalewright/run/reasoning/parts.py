@@ -39,17 +39,18 @@ class StageTotals:
 
     def __init__(self) -> None:
         self.values = torch.zeros(len(NAMES), dtype=torch.float64)
+        self._numbers = self.values.numpy()  # the same memory; an element of it is changed 20 times as fast
         self._places = {name: place for place, name in enumerate(NAMES)}
 
     def __getitem__(self, name: str) -> float:
-        return float(self.values[self._places[name]])
+        return float(self._numbers[self._places[name]])
 
     def add(self, name: str, value: float) -> None:
         place = self._places[name]
         if name in PEAKS:
-            self.values[place] = max(float(self.values[place]), value)
+            self._numbers[place] = max(self._numbers[place], value)
         else:
-            self.values[place] += value
+            self._numbers[place] += value
 
     def add_work(self, work: str, *, flop: float, num_bytes: float, seconds: float) -> None:
         self.add(f"{work}_flop", flop)

@@ -31,9 +31,10 @@ from scalewright.workload.reasoning.rollout_pool import (
 )
 from scalewright.workload.reasoning.stage_run import GrpoSettings
 
-READ_STEPS = {"cpu": 0.5, "cuda": 6.0}
-"""Decode steps that take as long as reading some short prompts. On GPUs, kernels are launched for it one by one, and a
-decode step is one graph. Free places are filled when being idle has cost as much: twice the least cost at most."""
+READ_STEPS = {"cpu": 0.15, "cuda": 6.0}
+"""Decode steps that take as long as reading some short prompts. A CPU reads them within a decode step, which takes
+longer for it. On a GPU, kernels are launched for it one by one, and a decode step is one graph. Free places are filled
+when being idle has cost as much: twice the least cost at most."""
 MOST_STEPS = 8
 """Decode steps between two exchanges of several copies: a free place waits that long for its next rollout."""
 

@@ -182,9 +182,13 @@ class FinishedRollout:
     rollout: OpenRollout
     reason: str
     """Why it ended, in the words of the engine."""
+    _row: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Nothing of it changes any more, so it is packed once for all checkpoints."""
 
     def to_row(self) -> dict[str, Any]:
-        return {"rollout": self.rollout.to_row(), "reason": self.reason}
+        if not self._row:
+            self._row.update(rollout=self.rollout.to_row(), reason=self.reason)
+        return self._row
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> FinishedRollout:
