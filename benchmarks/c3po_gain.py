@@ -80,7 +80,8 @@ def reason(*arguments: str, options: argparse.Namespace) -> None:
 def prepare(out: Path, options: argparse.Namespace) -> None:
     """Train the model that both ways start from, and measure the lengths of its answers."""
     reason(
-        "sft", *TASKS[options.task][0], "--steps", str(options.sft_steps), "--batch", "64", "--num-traces", str(options.num_traces),
+        "sft", *TASKS[options.task][0], "--steps", str(options.sft_steps), "--batch", "64",
+        "--num-traces", str(options.num_traces),
         "--eval-problems", str(TASKS[options.task][1]), "--learning-rate", str(options.sft_learning_rate),
         "--run-dir", str(out / "start"),
         *(("--model", options.model) if options.model else ()), options=options,

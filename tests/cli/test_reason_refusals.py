@@ -107,6 +107,20 @@ def test_bad_input_is_refused_in_one_sentence(
     assert sorted(path.name for path in stage.iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    ("given", "num_problems"), [({}, 127), ({"eval_problems": 100}, 100), ({"eval_problems": 0}, 0)]
+)
+def test_the_usual_evaluation_takes_all_problems_of_a_task_with_few(
+    tmp_path: Path, given: dict[str, int], num_problems: int
+) -> None:
+    from scalewright.catalog.library import open_catalog
+    from scalewright.study.execute import execution_of
+
+    options = {"stage": "sft", "numbers": 2, "largest": 20, "operators": "+-*", "device": "cpu", **given}
+    execution = execution_of(open_catalog(None), "reason", options, path=tmp_path / "r", where="a test", predicts=False)
+    assert execution.config["evaluation"]["num_problems"] == num_problems
+
+
 def test_a_stage_takes_model_and_task_from_the_one_it_starts_from(stage: Path) -> None:
     from scalewright.catalog.library import open_catalog
     from scalewright.study.execute import execution_of

@@ -14,7 +14,7 @@ def own_options(
     temperature: Temperature = 1.0,
     engine_precision: EnginePrecision = "auto",
     engine_tp: Annotated[int, typer.Option(help="Ranks that share one engine.")] = 1,
-    eval_problems: EvalProblems = 256,
+    eval_problems: EvalProblems = None,
     eval_answers: EvalAnswers = 0,
 ) -> Values:
     """Measure the accuracy of weights on held-out problems, greedy and pass@k, with 95 % intervals."""

@@ -36,7 +36,9 @@ Rate = Annotated[float, typer.Option(help="0: as usual for a million parameters.
 LoraRank = Annotated[int, typer.Option(help="Rank of adapters; 0: all weights are trained.")]
 PrecisionText = Annotated[str, typer.Option(help="Of the trainer; auto: bf16 on GPUs, fp32 on CPUs.")]
 EnginePrecision = Annotated[str, typer.Option(help="Of the engine: fp32, bf16, fp8, int4, int3; auto: the trainer's.")]
-EvalProblems = Annotated[int, typer.Option(help="Held-out problems at the end; 0: no evaluation.")]
+EvalProblems = Annotated[
+    int | None, typer.Option(help="Held-out problems at the end; default: 256, or all if fewer; 0: no evaluation.")
+]
 EvalAnswers = Annotated[int, typer.Option(help="Sampled answers to each, for pass@k; 0: greedy only.")]
 EvalEvery = Annotated[int, typer.Option(help="Steps between evaluations on the way; 0: none.")]
 EveryText = Annotated[str, typer.Option(help="Steps between checkpoints; auto: from the failure model.")]

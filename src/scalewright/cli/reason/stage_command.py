@@ -76,7 +76,7 @@ def training_options(
     precision: PrecisionText = "auto",
     checkpoint_every: EveryText = "auto",
     eval_every: EvalEvery = 0,
-    eval_problems: EvalProblems = 256,
+    eval_problems: EvalProblems = None,
     eval_answers: EvalAnswers = 0,
 ) -> Values:
     """Of stages that train."""

@@ -62,6 +62,10 @@ class CountdownTask:
         num = self.settings.numbers
         return self.settings.attempts * (4 * num - 2) + 2 * num + 1
 
+    @property
+    def num_test(self) -> int:
+        return len(self._members("test"))
+
     def problems(self, split: Split, num: int, *, seed: int) -> list[Problem]:
         members = self._members(split)
         if num < 1:

@@ -71,6 +71,11 @@ class Task(Protocol):
         """Tokens, with the stop token."""
         ...
 
+    @property
+    def num_test(self) -> int:
+        """Problems of the test split."""
+        ...
+
     def problems(self, split: Split, num: int, *, seed: int) -> list[Problem]:
         """Problems of one split, in an order by the seed. No problem is in both splits, whatever the seeds.
 

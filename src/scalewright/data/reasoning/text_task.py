@@ -56,7 +56,6 @@ class TextTask:
 
     @property
     def num_test(self) -> int:
-        """Prompts that are kept for tests."""
         return len(self._splits["test"])
 
     def problems(self, split: Split, num: int, *, seed: int) -> list[Problem]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import Any, get_args
 
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import TransformerShape
@@ -38,9 +38,6 @@ from scalewright.workload.reasoning.stage_run import (
 )
 from scalewright.workload.reasoning.task_settings import file_task
 from scalewright.workload.run_options import AUTO
-
-if TYPE_CHECKING:
-    from scalewright.data.reasoning.text_task import TextTask
 
 DEFAULT_MODEL = "layers=3,hidden=96,heads=4"
 VOCAB_MULTIPLE = 8
@@ -79,6 +76,8 @@ class ReasonRequest:
     engine_precision: str = AUTO
     start_from: str = ""
     data_from: str = ""
+    evaluates_usual: bool = False
+    """Nobody said how many problems to evaluate, so that fewer will do."""
     options: dict[str, Any] = field(default_factory=dict)
     """Fields of ReasonRun that are taken as they are."""
 
@@ -105,10 +104,7 @@ def resolve_stage(catalog: Catalog, request: ReasonRequest, *, env: dict[str, st
         engine_precision = precision if precision in get_args(WeightPrecision) else default
     layout = _batched(request, split, shape=spec.transformer, device=device)
     options = dict(request.options)
-    if settings.kind == "files":
-        options["evaluation"] = _evaluation(request, settings, cast("TextTask", task))
-    elif num_problems := options.get("evaluation", EvaluationSettings()).num_problems:
-        task.problems("test", num_problems, seed=0)  # more than there are: refused before a run directory is made
+    options["evaluation"] = _evaluation(request, settings, task)
     engine = dict(options.pop("engine", {}))
     if isinstance(request.settings, GrpoSettings) and request.settings.roles.are_separate:
         engine["tp"] = math.gcd(engine.get("tp", 1), num_ranks)  # of the evaluation on the trainer's own ranks
@@ -129,10 +125,11 @@ def resolve_stage(catalog: Catalog, request: ReasonRequest, *, env: dict[str, st
     )
 
 
-def _evaluation(request: ReasonRequest, settings: TaskSettings, task: TextTask) -> EvaluationSettings:
-    """At most the prompts that are kept for tests. A stage that lacks a reward is refused before it trains."""
+def _evaluation(request: ReasonRequest, settings: TaskSettings, task: Task) -> EvaluationSettings:
+    """The usual number of problems, or all that are kept for tests. More than that, or a stage that lacks a reward, is
+    refused before a run directory is made."""
     chosen: EvaluationSettings = request.options.get("evaluation", EvaluationSettings())
-    if not settings.reward:
+    if settings.kind == "files" and not settings.reward:
         if request.stage in ("grpo", "generate", "evaluate"):
             raise ConfigError(f"reason {request.stage} scores answers, and the task has no reward: give --reward")
         if chosen.num_problems:
@@ -140,7 +137,11 @@ def _evaluation(request: ReasonRequest, settings: TaskSettings, task: TextTask) 
                 f"{chosen.num_problems} answers to test prompts are scored at the end, and the task has no reward: "
                 "give --reward, or --eval-problems 0"
             )
-    return replace(chosen, num_problems=min(chosen.num_problems, task.num_test))
+    if request.evaluates_usual:
+        return replace(chosen, num_problems=min(chosen.num_problems, task.num_test))
+    if chosen.num_problems:
+        task.problems("test", chosen.num_problems, seed=0)
+    return chosen
 
 
 def _check_engines(roles: RoleSettings, *, num_ranks: int, device: str, env: dict[str, str]) -> None:

@@ -35,6 +35,7 @@ from scalewright.workload.named import resolve_model
 from scalewright.workload.reasoning.policy_loss import policy_loss
 from scalewright.workload.reasoning.role_settings import RoleSettings, role_settings
 from scalewright.workload.reasoning.stage_run import (
+    USUAL_PROBLEMS,
     DistillSettings,
     EvaluationSettings,
     GenerateSettings,
@@ -158,7 +159,8 @@ class ReasonOptions:
     precision: str = AUTO
     """Of the trainer: bf16 on GPUs, fp32 on CPUs."""
 
-    eval_problems: int = 256
+    eval_problems: int | None = None
+    """Held-out problems; None: as many as usual, or all if there are fewer."""
     eval_answers: int = 0
     eval_every: int = 0
     checkpoint_every: str | int = AUTO
@@ -387,6 +389,7 @@ def _request(point: ReasonOptions) -> ReasonRequest:
         engine_precision=point.engine_precision,
         start_from=point.start_from,
         data_from=point.data_from,
+        evaluates_usual=point.eval_problems is None,
         options={
             "steps": steps,
             "seed": point.seed,
@@ -398,7 +401,8 @@ def _request(point: ReasonOptions) -> ReasonRequest:
                 beta_2=point.beta_2,
             ),
             "evaluation": EvaluationSettings(
-                num_problems=point.eval_problems, num_answers=point.eval_answers, every=point.eval_every
+                num_problems=USUAL_PROBLEMS if point.eval_problems is None else point.eval_problems,
+                num_answers=point.eval_answers, every=point.eval_every,
             ),
             "checkpoint_every": int(every) if every.isdigit() else every,
             "engine": {

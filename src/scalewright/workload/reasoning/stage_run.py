@@ -58,11 +58,15 @@ class EngineSettings:
                 raise ConfigError(f"engine {name} is {getattr(self, name)}: give 1 or more")
 
 
+USUAL_PROBLEMS = 256
+"""Of an evaluation, if the task has so many."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
     """Accuracy on the test split: at the end of every stage, and now and then on the way."""
 
-    num_problems: int = 256
+    num_problems: int = USUAL_PROBLEMS
     """0: nothing is evaluated."""
     num_answers: int = 0
     """Sampled answers to each problem, for pass@k; 0: the greedy answer only."""
