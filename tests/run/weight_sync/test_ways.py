@@ -185,9 +185,20 @@ def test_auto_tries_each_way_twice_and_then_takes_the_fastest_of_what_came() -> 
     assert seen[6:] == ["broadcast"] * 3, trials.times_s
 
 
+def test_a_way_that_was_heard_of_late_still_wins() -> None:
+    """Engines run behind the trainer: after two trials of each way, only one pull is known."""
+    trials, seen = WayTrials("auto"), []
+    for number in range(12):
+        seen.append(trials.next_way())
+        trials.offered(seen[-1], 0.02)
+        trials.pulled({"peers": 0.04} if number < 7 else {"peers": 0.04, "broadcast": 0.06, "file": 0.003})
+    assert set(seen[6:8]) == {"broadcast", "file"}, seen
+    assert seen[8:] == ["file"] * 4, seen
+
+
 def test_auto_without_a_pull_that_was_heard_of_takes_peers_and_a_named_way_is_never_left() -> None:
     trials, named = WayTrials("auto"), WayTrials("file")
-    for _ in range(8):
+    for _ in range(len(SYNC_WAYS) * WayTrials.MOST_TRIALS):
         trials.offered(trials.next_way(), 1.0)
         assert named.next_way() == "file"
         named.offered("file", 1e9)

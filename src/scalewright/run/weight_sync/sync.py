@@ -79,10 +79,11 @@ class WayTrials:
     """`auto` by measurement: each way in turn until it was tried often enough, then the fastest of them.
 
     A way's time is that of the trainer to offer the weights and of the slowest engine to pull them, the least that was
-    seen: the first sync of a way also starts servers and allocates memory.
+    seen: the first sync of a way also starts servers and allocates memory. A way that no engine was heard to pull is
+    tried a few times more: engines pull later than the trainer offers, and may skip a version.
     """
 
-    NUM_TRIALS = 2
+    NUM_TRIALS, MOST_TRIALS = 2, 4
 
     def __init__(self, choice: str) -> None:
         self._choice = choice
@@ -96,6 +97,9 @@ class WayTrials:
         least_tried = min(SYNC_WAYS, key=lambda way: len(self._offer_s[way]))
         if len(self._offer_s[least_tried]) < self.NUM_TRIALS:
             return least_tried
+        unheard = [way for way in SYNC_WAYS if way not in self._pull_s and len(self._offer_s[way]) < self.MOST_TRIALS]
+        if unheard:
+            return min(unheard, key=lambda way: len(self._offer_s[way]))
         return choose("auto", self.times_s)
 
     @property
