@@ -289,6 +289,40 @@ def test_broken_input_is_counted_and_the_rest_is_kept(tmp_path: Path) -> None:
     assert "a\ufffd b" in texts
     assert set(TEXTS[:4]) <= set(texts)
     assert len(texts) > 20  # what came before the cut
+    aside = [json.loads(line) for line in (tmp_path / "out" / "aside.jsonl").read_text().splitlines()]
+    assert result["num_aside"] == len(aside) == 5  # what was repaired is in the result
+    assert aside[0]["reason"] == "file damaged or cut off"
+    assert aside[0]["file"] == str(tmp_path / "cut.jsonl.gz")
+    source = (tmp_path / "in.jsonl").read_bytes()
+    for one in aside[1:]:
+        begins = source[one["byte"] :]
+        assert begins.startswith(one["text"].encode())
+        assert one["origin"] == f"{tmp_path / 'in.jsonl'} at byte {one['byte']}"
+        assert begins[one["num_bytes"] : one["num_bytes"] + 1] == b"\n"
+    assert [one["reason"] for one in aside[1:]] == [
+        "not JSON", "no text under the key", "no text under the key", "longer than max_document"
+    ]  # fmt: skip
+    assert [one["is_whole"] for one in aside[1:]] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_what_is_kept_aside_does_not_depend_on_the_workers(tmp_path: Path, num_workers: int) -> None:
+    rows_of_file = b"".join(lines([text]) + b"broken %d\n" % number for number, text in enumerate(TEXTS))
+    (tmp_path / "in.jsonl").write_bytes(rows_of_file)
+    run_pipeline(write_pipeline(tmp_path, 'chunk = "900 B"'), tmp_path / "out", num_workers=num_workers)
+    aside = [json.loads(line) for line in (tmp_path / "out" / "aside.jsonl").read_text().splitlines()]
+    assert [one["text"] for one in aside] == [f"broken {number}" for number in range(8)]
+
+
+def test_contents_kept_aside_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scalewright.data.text.reading import aside as module
+
+    monkeypatch.setattr(module, "MOST_CONTENT_BYTES", 10_000)
+    (tmp_path / "in.jsonl").write_bytes((b"x" * 5000 + b"\n") * 40 + lines(TEXTS[:1]))
+    run_pipeline(write_pipeline(tmp_path), tmp_path / "out")
+    aside = [json.loads(line) for line in (tmp_path / "out" / "aside.jsonl").read_text().splitlines()]
+    assert [len(one["text"]) for one in aside] == [4096] * 3 + [0] * 37
+    assert [one["byte"] for one in aside] == [5001 * number for number in range(40)]
 
 
 def test_a_callable_that_fails_on_one_document_loses_no_other(tmp_path: Path) -> None:
@@ -302,6 +336,7 @@ def test_a_callable_that_fails_on_one_document_loses_no_other(tmp_path: Path) ->
     assert result["steps"]["filter callable keep"]["reasons"] == {"raised an error": 1, "my reason": 1}
     (aside,) = [json.loads(line) for line in (tmp_path / "out" / "aside.jsonl").read_text().splitlines()]
     assert (aside["text"], aside["error"]) == (TEXTS[3], "ZeroDivisionError: division by zero")
+    assert (aside["reason"], aside["url"], aside["is_whole"]) == ("raised an error", "http://a.org/3", True)
     assert len(written_rows(tmp_path / "out")) == 6
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from scalewright.data.text.cleaning.rules import bounds_of, c4_lines
 from scalewright.data.text.cleaning.text_view import TextView
 from scalewright.data.text.execution.tally import Tally
 from scalewright.data.text.pipeline_file import FilterStep, PipelineFile
+from scalewright.data.text.reading.aside import AsideFile
 from scalewright.data.text.reading.documents import TextDocument
 
 REBUILD_FRAC = 0.5
@@ -35,11 +35,10 @@ class CleanBatch:
 
 
 class BatchCleaner:
-    """Normalises and filters batches; counts what it drops, and collects documents on which a callable failed."""
+    """Normalises and filters batches; counts what it drops, and keeps documents aside on which a callable failed."""
 
-    def __init__(self, pipeline: PipelineFile, folder: Path, tally: Tally) -> None:
-        self.pipeline, self.folder, self.tally = pipeline, folder, tally
-        self.aside: list[dict[str, Any]] = []
+    def __init__(self, pipeline: PipelineFile, folder: Path, tally: Tally, aside: AsideFile) -> None:
+        self.pipeline, self.folder, self.tally, self.aside = pipeline, folder, tally, aside
 
     def clean(self, documents: list[TextDocument]) -> CleanBatch:
         """What is left of the documents."""
@@ -98,7 +97,9 @@ class BatchCleaner:
             except Exception as error:  # any error of the user's function concerns this document only
                 why = f"{type(error).__name__}: {error}"
                 reasons[row] = RAISED, why
-                self.aside.append({"error": why, "callable": rule.callable, **one._asdict()})
+                self.aside.add_document(
+                    RAISED, error=why, callable_name=rule.callable, text=one.text, url=one.url, origin=one.origin
+                )
                 continue
             if isinstance(verdict, str):
                 reasons[row] = verdict[:80], verdict[:200]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,6 +20,7 @@ from scalewright.data.text.execution.tally import KEPT, Tally
 from scalewright.data.text.execution.texts import TextWriter
 from scalewright.data.text.execution.work_files import TaskFiles, whole_file, write_array
 from scalewright.data.text.pipeline_file import DeduplicateStep
+from scalewright.data.text.reading.aside import AsideFile
 from scalewright.data.text.reading.documents import KEPT_PROBLEMS, ReadTally, TextDocument, batches
 from scalewright.data.text.reading.inputs import read_part
 
@@ -31,8 +31,8 @@ CLEAN = "clean"
 def clean_chunk(work: Path, number: int) -> dict[str, Any]:
     """Write the cleaned texts of a chunk and their keys; returns what was counted."""
     job, files = read_job(work), TaskFiles(work, CLEAN)
-    tally, read = Tally(job.pipeline.num_examples), ReadTally()
-    cleaner = BatchCleaner(job.pipeline, job.path, tally)
+    tally, aside = Tally(job.pipeline.num_examples), AsideFile(files.path(number, "aside.jsonl"))
+    read, cleaner = ReadTally(aside=aside), BatchCleaner(job.pipeline, job.path, tally, aside)
     keys = _KeyCollector(job.pipeline.deduplicate)
     lengths, starts, num_docs = [np.empty(0, np.int64)], [], 0
     with (
@@ -40,6 +40,7 @@ def clean_chunk(work: Path, number: int) -> dict[str, Any]:
         whole_file(files.path(number, "signatures")) as signature_path,
         TextWriter(text_path) as writer,
         signature_path.open("wb") as signature_file,
+        aside,
     ):
         for documents in _timed_batches(job, number, tally, read):
             batch = cleaner.clean(documents)
@@ -59,13 +60,10 @@ def clean_chunk(work: Path, number: int) -> dict[str, Any]:
     write_array(files.path(number, "batches.npy"), np.array(starts, np.int64))
     write_array(files.path(number, "lengths.npy"), np.concatenate(lengths))
     keys.write(files, number, num_docs)
-    if cleaner.aside:
-        with whole_file(files.path(number, "aside.jsonl")) as hidden:
-            hidden.write_text("".join(json.dumps(one) + "\n" for one in cleaner.aside), encoding="utf-8")
     _count_problems(tally, read)
     return {
         "num_docs": num_docs, "text_bytes": int(sum(map(np.sum, lengths))), "steps": tally.to_json(),
-        "problems": dict(read.problems), "places": read.places, "num_aside": len(cleaner.aside),
+        "problems": dict(read.problems), "places": read.places, "num_aside": aside.num,
         "num_spans": keys.num_spans,
     }  # fmt: skip
 

@@ -12,7 +12,7 @@ from scalewright.records.documents import digest, document, read_document, write
 from scalewright.records.loader import restore, stored
 
 KIND = "data-job"
-CODE_VERSION = 2
+CODE_VERSION = 3
 """Raised when the same pipeline would give other bytes: an unfinished run of older code is not gone on with."""
 JOB_NAME = "job.json"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +79,15 @@ def _problems(cleaned: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _write_aside(job: DataJob, work: Path, cleaned: list[dict[str, Any]]) -> int:
-    """Documents on which a callable failed, in one file of the result."""
+    """What could not be read and documents on which a callable failed, in one file of the result."""
     num = sum(int(one["num_aside"]) for one in cleaned)
     if num:
         files = TaskFiles(work, CLEAN)
         with whole_file(Path(job.out) / ASIDE_NAME) as hidden, hidden.open("wb") as file:
             for number, one in enumerate(cleaned):
                 if one["num_aside"]:
-                    file.write(files.path(number, "aside.jsonl").read_bytes())
+                    with files.path(number, "aside.jsonl").open("rb") as part:
+                        shutil.copyfileobj(part, file)
     return num
 
 

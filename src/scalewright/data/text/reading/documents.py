@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from scalewright.data.text.reading.aside import AsideFile
+
 BATCH_CHARACTERS = 250_000
 """So that the arrays of a batch stay in a core's cache."""
 BATCH_DOCUMENTS = 4096
@@ -30,12 +32,25 @@ class ReadTally:
     places: dict[str, list[str]] = field(default_factory=dict)
     read_bytes: int = 0
     """Of decompressed input."""
+    path: str = ""
+    """The file that is being read."""
+    aside: AsideFile | None = None
+    """Where content that is no document is kept; None: it is only counted."""
 
-    def report(self, problem: str, place: str) -> None:
+    def report(
+        self, problem: str, place: str, *, byte: int | None = None, content: bytes = b"", num_bytes: int | None = None,
+        error: str = "",
+    ) -> None:  # fmt: skip
+        """Count a problem, name the first ones, and keep what was lost aside."""
         self.problems[problem] += 1
         named = self.places.setdefault(problem, [])
         if len(named) < MOST_NAMED:
             named.append(place)
+        if self.aside is not None and problem not in NOT_ASIDE:
+            self.aside.add_unread(
+                problem, file=self.path, origin=place, byte=byte, content=content,
+                num_bytes=len(content) if num_bytes is None else num_bytes, error=error,
+            )  # fmt: skip
 
 
 TOO_LONG = "longer than max_document"
@@ -46,6 +61,7 @@ CUT_OFF = "file damaged or cut off"
 OTHER_MEMBER = "not a text"
 KEPT_PROBLEMS = (REPAIRED,)
 """Problems after which the document is still there."""
+NOT_ASIDE = (*KEPT_PROBLEMS, OTHER_MEMBER)
 
 
 def decoded(content: bytes, tally: ReadTally, place: str) -> str:

@@ -115,6 +115,7 @@ def _parts(file: InputFile, step: ReadStep) -> Iterator[tuple[ChunkPart, int]]:
 def read_part(part: ChunkPart, step: ReadStep, tally: ReadTally) -> Iterator[TextDocument]:
     """Documents of one part. A damaged file gives what comes before the damage, and is named."""
     path = Path(part.path)
+    tally.path = part.path
     try:
         match part.format:
             case "jsonl":
@@ -128,4 +129,4 @@ def read_part(part: ChunkPart, step: ReadStep, tally: ReadTally) -> Iterator[Tex
             case "tar":
                 yield from read_tar(path, step, tally)
     except DamagedInputError as error:
-        tally.report(CUT_OFF, f"{part.path}: {error}")
+        tally.report(CUT_OFF, part.path, error=str(error))

@@ -9,7 +9,7 @@ from typing import Any
 
 from scalewright.data.text.pipeline_file import ReadStep
 from scalewright.data.text.reading.documents import NO_TEXT, NOT_JSON, TOO_LONG, ReadTally, TextDocument, decoded
-from scalewright.data.text.reading.streams import lines, opened
+from scalewright.data.text.reading.streams import LongPiece, lines, opened
 
 
 def read_json_lines(
@@ -18,42 +18,39 @@ def read_json_lines(
     """Documents whose lines begin between `start` and `stop`."""
     with opened(path) as stream:
         for position, line in lines(stream, max_bytes=step.max_document, start=start, stop=stop):
-            place = f"{path}:{position}"
-            if line is None:
-                tally.report(TOO_LONG, place)
+            place = f"{path} at byte {position}"
+            if isinstance(line, LongPiece):
+                tally.report(TOO_LONG, place, byte=position, content=line.head, num_bytes=line.num_bytes)
                 continue
             tally.read_bytes += len(line) + 1
             if line.strip():
-                document = from_json(line, step, tally, place)
+                document = from_json(line, step, tally, place, byte=position)
                 if document is not None:
                     yield document
 
 
-def from_json(content: bytes, step: ReadStep, tally: ReadTally, place: str) -> TextDocument | None:
+def from_json(
+    content: bytes, step: ReadStep, tally: ReadTally, place: str, *, byte: int | None = None
+) -> TextDocument | None:
     """The document of one JSON object; None, and counted, where there is none."""
     try:
-        row: Any = json.loads(content)
-    except UnicodeDecodeError:
-        row = _parsed(decoded(content, tally, place), tally, place)
-    except (ValueError, RecursionError):
-        row = None
-        tally.report(NOT_JSON, place)
-    if row is None:
+        row = _parsed(content, tally, place)
+    except (ValueError, RecursionError) as error:
+        tally.report(NOT_JSON, place, byte=byte, content=content, error=str(error))
         return None
     text = row.get(step.text_field) if isinstance(row, dict) else None
     if not isinstance(text, str):
-        tally.report(NO_TEXT, place)
+        tally.report(NO_TEXT, place, byte=byte, content=content)
         return None
     url = row.get(step.url_field)
     return TextDocument(_without_surrogates(text, tally, place), url if isinstance(url, str) else "", place)
 
 
-def _parsed(text: str, tally: ReadTally, place: str) -> Any:
+def _parsed(content: bytes, tally: ReadTally, place: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        tally.report(NOT_JSON, place)
-        return None
+        return json.loads(content)
+    except UnicodeDecodeError:
+        return json.loads(decoded(content, tally, place))
 
 
 def _without_surrogates(text: str, tally: ReadTally, place: str) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scalewright.data.text.pipeline_file import ReadStep
+from scalewright.data.text.reading.aside import HEAD_BYTES
 from scalewright.data.text.reading.documents import TOO_LONG, ReadTally, TextDocument, decoded
-from scalewright.data.text.reading.streams import lines, opened
+from scalewright.data.text.reading.streams import LongPiece, is_compressed, lines, opened
 
 
 def read_plain_text(
@@ -22,7 +23,8 @@ def read_plain_text(
         with opened(path) as stream:
             content = stream.read(step.max_document + 1)
         if len(content) > step.max_document:
-            tally.report(TOO_LONG, str(path))
+            num_bytes = len(content) if is_compressed(path) else path.stat().st_size
+            tally.report(TOO_LONG, str(path), byte=0, content=content[:HEAD_BYTES], num_bytes=num_bytes)
             return
         tally.read_bytes += len(content)
         yield TextDocument(decoded(content, tally, str(path)), "", str(path))
@@ -31,9 +33,9 @@ def read_plain_text(
 def _by_line(path: Path, step: ReadStep, tally: ReadTally, start: int, stop: int | None) -> Iterator[TextDocument]:
     with opened(path) as stream:
         for position, line in lines(stream, max_bytes=step.max_document, start=start, stop=stop):
-            place = f"{path}:{position}"
-            if line is None:
-                tally.report(TOO_LONG, place)
+            place = f"{path} at byte {position}"
+            if isinstance(line, LongPiece):
+                tally.report(TOO_LONG, place, byte=position, content=line.head, num_bytes=line.num_bytes)
                 continue
             tally.read_bytes += len(line) + 1
             if line.strip():
@@ -46,16 +48,29 @@ def _by_paragraph(path: Path, step: ReadStep, tally: ReadTally) -> Iterator[Text
     first, num_bytes = 0, 0
     with opened(path) as stream:
         for position, line in lines(stream, max_bytes=step.max_document):
-            tally.read_bytes += 0 if line is None else len(line) + 1
-            if line is None or num_bytes + len(line) > step.max_document:
-                tally.report(TOO_LONG, f"{path}:{position}")
+            if isinstance(line, LongPiece):
+                _report_long(tally, path, position, line.head, line.num_bytes)
+                parts, num_bytes = [], 0
+                continue
+            tally.read_bytes += len(line) + 1
+            if num_bytes + len(line) > step.max_document:
+                _report_long(tally, path, first, b"\n".join(parts)[:HEAD_BYTES], num_bytes + len(line))
                 parts, num_bytes = [], 0
             elif line.strip():
                 first = first if parts else position
                 parts.append(line)
                 num_bytes += len(line) + 1
             elif parts:
-                yield TextDocument(decoded(b"\n".join(parts), tally, f"{path}:{first}"), "", f"{path}:{first}")
+                yield _paragraph(parts, tally, path, first)
                 parts, num_bytes = [], 0
     if parts:
-        yield TextDocument(decoded(b"\n".join(parts), tally, f"{path}:{first}"), "", f"{path}:{first}")
+        yield _paragraph(parts, tally, path, first)
+
+
+def _paragraph(parts: list[bytes], tally: ReadTally, path: Path, first: int) -> TextDocument:
+    place = f"{path} at byte {first}"
+    return TextDocument(decoded(b"\n".join(parts), tally, place), "", place)
+
+
+def _report_long(tally: ReadTally, path: Path, position: int, head: bytes, num_bytes: int) -> None:
+    tally.report(TOO_LONG, f"{path} at byte {position}", byte=position, content=head, num_bytes=num_bytes)

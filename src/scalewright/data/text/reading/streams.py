@@ -8,10 +8,11 @@ import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from scalewright import units
 from scalewright.data.text.pyarrow_module import pyarrow
+from scalewright.data.text.reading.aside import HEAD_BYTES
 from scalewright.errors import EnvironmentFailedError
 from scalewright.records.plain_file import check_plain
 
@@ -74,10 +75,17 @@ def _block(stream: Any) -> bytes:
     return bytes(stream.read(BLOCK_BYTES if isinstance(stream, io.BufferedReader) else COMPRESSED_BLOCK_BYTES))
 
 
+class LongPiece(NamedTuple):
+    """The beginning of a line or a record that is too long to hold."""
+
+    head: bytes
+    num_bytes: int
+
+
 def lines(
     stream: BinaryIO, *, max_bytes: int, start: int = 0, stop: int | None = None
-) -> Iterator[tuple[int, bytes | None]]:
-    """Lines with the byte where each begins. A line longer than `max_bytes` comes as None, and is never held.
+) -> Iterator[tuple[int, bytes | LongPiece]]:
+    """Lines with the byte where each begins. Of a line longer than `max_bytes` only its beginning is held.
 
     With `start` and `stop`, the lines that begin in that range of the stream; every line of a file is in one range.
     """
@@ -92,8 +100,9 @@ def lines(
         begin = 0
         while (end := block.find(b"\n", begin)) >= 0:
             if is_inside:
-                too_long = is_long or part_bytes + end - begin > max_bytes
-                yield line_start, None if too_long else b"".join([*parts, block[begin:end]])
+                num_bytes = part_bytes + end - begin
+                whole = b"".join(parts) if is_long else b"".join([*parts, block[begin:end]])
+                yield line_start, whole if num_bytes <= max_bytes else LongPiece(whole[:HEAD_BYTES], num_bytes)
             parts, part_bytes, is_long, is_inside = [], 0, False, True
             begin = end + 1
             line_start = position + begin
@@ -101,10 +110,12 @@ def lines(
                 return
         if is_inside and begin < len(block):
             part_bytes += len(block) - begin
-            is_long = is_long or part_bytes > max_bytes
-            parts = [] if is_long else [*parts, block[begin:]]
+            if not is_long:
+                parts.append(block[begin:])
+                is_long = part_bytes > max_bytes
+                parts = [b"".join(parts)[:HEAD_BYTES]] if is_long else parts
         position += len(block)
         if stop is not None and not is_inside and position >= stop:
             return  # one long line covers the whole range
     if is_inside and (parts or is_long):
-        yield line_start, None if is_long else b"".join(parts)
+        yield line_start, LongPiece(parts[0], part_bytes) if is_long else b"".join(parts)

@@ -9,6 +9,7 @@ from typing import Any
 
 from scalewright.data.text.pipeline_file import ReadStep
 from scalewright.data.text.pyarrow_module import pyarrow
+from scalewright.data.text.reading.aside import HEAD_BYTES
 from scalewright.data.text.reading.documents import NO_TEXT, OTHER_MEMBER, TOO_LONG, ReadTally, TextDocument, decoded
 from scalewright.data.text.reading.json_lines import from_json
 from scalewright.data.text.reading.streams import DamagedInputError, opened
@@ -47,14 +48,15 @@ def read_parquet(
                 texts = batch.column(step.text_field).to_pylist()
                 urls = batch.column(step.url_field).to_pylist() if step.url_field in columns else [None] * len(texts)
                 for text, url in zip(texts, urls, strict=True):
-                    place = f"{path}:group {start} row {row}"
+                    place = f"{path} group {start} row {row}"
                     row += 1
                     if text is None:
                         tally.report(NO_TEXT, place)
                         continue
                     tally.read_bytes += len(text)
                     if len(text) > step.max_document:
-                        tally.report(TOO_LONG, place)
+                        head = text[:HEAD_BYTES].encode("utf-8", errors="replace")
+                        tally.report(TOO_LONG, place, content=head, num_bytes=len(text))
                     else:
                         yield TextDocument(text, url if isinstance(url, str) else "", place)
     except (OSError, pa.ArrowException) as error:
@@ -66,18 +68,19 @@ def read_tar(path: Path, step: ReadStep, tally: ReadTally) -> Iterator[TextDocum
     try:
         with opened(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
             for member in archive:
-                place = f"{path}:{member.name}"
+                place = f"{path} member {member.name}"
                 suffix = PurePosixPath(member.name).suffix
                 if not member.isfile():
                     continue
                 if suffix not in (*TEXT_MEMBERS, ".json"):
                     tally.report(OTHER_MEMBER, place)
                     continue
-                if member.size > step.max_document:
-                    tally.report(TOO_LONG, place)
-                    continue
                 file = archive.extractfile(member)
-                content = b"" if file is None else file.read()
+                assert file is not None  # it is a file
+                if member.size > step.max_document:
+                    tally.report(TOO_LONG, place, content=file.read(HEAD_BYTES), num_bytes=member.size)
+                    continue
+                content = file.read()
                 tally.read_bytes += len(content)
                 if suffix == ".json":
                     document = from_json(content, step, tally, place)

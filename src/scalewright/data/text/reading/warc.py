@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from scalewright.data.text.pipeline_file import ReadStep
+from scalewright.data.text.reading.aside import HEAD_BYTES
 from scalewright.data.text.reading.documents import CUT_OFF, TOO_LONG, ReadTally, TextDocument, decoded
-from scalewright.data.text.reading.streams import BLOCK_BYTES, opened
+from scalewright.data.text.reading.streams import BLOCK_BYTES, LongPiece, opened
 
 MAX_HEADER_BYTES = 65_536
 HIDDEN = frozenset({"script", "style", "noscript", "template", "svg", "head"})
@@ -26,14 +27,14 @@ def read_warc(path: Path, step: ReadStep, tally: ReadTally) -> Iterator[TextDocu
         number = 0
         while (header := _header(stream)) is not None:
             number += 1
-            place = f"{path}:record {number}"
+            place = f"{path} record {number}"
             length = header.get("content-length", "")
             if not length.isdigit():
-                tally.report(CUT_OFF, place)
+                tally.report(CUT_OFF, place, error="a record without Content-Length")
                 return
             body = _body(stream, int(length), step.max_document)
-            if body is None:
-                tally.report(TOO_LONG, place)
+            if isinstance(body, LongPiece):
+                tally.report(TOO_LONG, place, content=body.head, num_bytes=body.num_bytes)
                 continue
             tally.read_bytes += len(body)
             document = _document(header, body, tally, place)
@@ -55,15 +56,16 @@ def _header(stream: BinaryIO) -> dict[str, str] | None:
     return fields
 
 
-def _body(stream: BinaryIO, num_bytes: int, max_bytes: int) -> bytes | None:
+def _body(stream: BinaryIO, num_bytes: int, max_bytes: int) -> bytes | LongPiece:
     if num_bytes <= max_bytes:
         return stream.read(num_bytes)
-    while num_bytes > 0:
-        block = stream.read(min(num_bytes, BLOCK_BYTES))
+    head, left = stream.read(HEAD_BYTES), num_bytes - HEAD_BYTES
+    while left > 0:
+        block = stream.read(min(left, BLOCK_BYTES))
         if not block:
             break
-        num_bytes -= len(block)
-    return None
+        left -= len(block)
+    return LongPiece(head, num_bytes)
 
 
 def _document(header: dict[str, str], body: bytes, tally: ReadTally, place: str) -> TextDocument | None:
