@@ -46,7 +46,7 @@ def run(
     from scalewright.data.writing import convert
     from scalewright.errors import ConfigError
     from scalewright.records.documents import document, to_json
-    from scalewright.report.data.conversion_bar import ConversionBar
+    from scalewright.report.data.count_bar import CountBar
 
     if to in TEXT_FORMATS:
         convert_texts(
@@ -68,7 +68,7 @@ def run(
     else:
         if ranks < 1 or loaders < 1:
             shard_plan(set_size(source), num_ranks=ranks, num_loaders=loaders)  # says which of them is wrong
-        with ConversionBar(to) as bar:
+        with CountBar(f"writing {to}") as bar:
             convert(
                 source, target, to=cast("Format", to), num_consumers=ranks * loaders, num_workers=workers,
                 on_progress=bar.show,

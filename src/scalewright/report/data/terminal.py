@@ -47,4 +47,6 @@ def print_data_set(result: dict[str, Any], out: Path) -> None:
     for problem in result["problems"]:
         console.print(f"{problem['count']:,} x {problem['problem']}; first: {problem['places'][0]}", markup=False)
     if result["num_aside"]:
-        console.print(f"kept aside with place and reason: {result['num_aside']:,} in {out / 'aside.jsonl'}", markup=False)
+        console.print(
+            f"kept aside with place and reason: {result['num_aside']:,} in {out / 'aside.jsonl'}", markup=False
+        )

@@ -34,12 +34,12 @@ def job_of(pipeline: PipelineFile, *, folder: Path, out: Path) -> DataJob:
         out=str(out.resolve()),
         files=tuple(files),
         chunks=tuple(plan_chunks(files, pipeline.read)),
-        attachments=_attachments(pipeline, folder),
+        attachments=attachments_of(pipeline, folder),
     )
     return replace(job, id=job_id(job))
 
 
-def _attachments(pipeline: PipelineFile, folder: Path) -> dict[str, str]:
+def attachments_of(pipeline: PipelineFile, folder: Path) -> dict[str, str]:
     """Check what the steps need, and digest the files that decide the result."""
     paths: list[Path] = []
     for step in pipeline.filter:

@@ -97,9 +97,14 @@ def plan_chunks(files: list[InputFile], step: ReadStep) -> list[tuple[ChunkPart,
     return [*chunks, tuple(group)] if group else chunks
 
 
-def _parts(file: InputFile, step: ReadStep) -> Iterator[tuple[ChunkPart, int]]:
+def is_cut_by_line(file: InputFile, step: ReadStep) -> bool:
+    """Whether any range of its bytes can be read: it holds a document a line, and is not compressed."""
     is_by_line = file.format == "jsonl" or (file.format == "text" and step.text_unit == "line")
-    if is_by_line and not is_compressed(Path(file.path)) and file.num_bytes > step.chunk:
+    return is_by_line and not is_compressed(Path(file.path))
+
+
+def _parts(file: InputFile, step: ReadStep) -> Iterator[tuple[ChunkPart, int]]:
+    if is_cut_by_line(file, step) and file.num_bytes > step.chunk:
         for start in range(0, file.num_bytes, step.chunk):
             stop = min(start + step.chunk, file.num_bytes)
             yield ChunkPart(path=file.path, format=file.format, start=start, stop=stop), stop - start

@@ -75,6 +75,12 @@ def _block(stream: Any) -> bytes:
     return bytes(stream.read(BLOCK_BYTES if isinstance(stream, io.BufferedReader) else COMPRESSED_BLOCK_BYTES))
 
 
+def blocks(stream: BinaryIO) -> Iterator[bytes]:
+    """All of a stream, piece by piece."""
+    while block := _block(stream):
+        yield block
+
+
 class LongPiece(NamedTuple):
     """The beginning of a line or a record that is too long to hold."""
 

@@ -1,4 +1,4 @@
-"""The progress of a conversion: samples written."""
+"""Progress that counts: samples written, files looked at."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rich.progress import TextColumn
 from scalewright.report.live_bar import LiveBar
 
 
-class ConversionBar(LiveBar):
-    """Counts samples. Without a terminal nothing is printed: a conversion has one result."""
+class CountBar(LiveBar):
+    """Counts under a title. Without a terminal nothing is printed: such work has one result."""
 
-    def __init__(self, to: str) -> None:
-        super().__init__(TextColumn(f"writing {to}"), total=1)
+    def __init__(self, title: str) -> None:
+        super().__init__(TextColumn(title), total=1)
 
     def __enter__(self) -> Self:
         super().__enter__()
