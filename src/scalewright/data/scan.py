@@ -42,6 +42,8 @@ class FolderScan:
     fullest_folder: Path = field(default_factory=Path)
     largest: list[tuple[int, Path]] = field(default_factory=list)
     suffixes: Counter[str] = field(default_factory=Counter)
+    """Files by the ends of their names."""
+    bytes_by_suffix: Counter[str] = field(default_factory=Counter)
     is_whole: bool = True
     """False: the scan stopped at its limit of entries or of time, and all numbers are at least so large."""
 
@@ -51,7 +53,8 @@ class FolderScan:
 
     @property
     def main_suffix(self) -> str:
-        return self.suffixes.most_common(1)[0][0] if self.suffixes else ""
+        """Of most of the bytes: descriptions beside the data are many small files at most."""
+        return self.bytes_by_suffix.most_common(1)[0][0] if self.suffixes else ""
 
 
 def scan_folder(
@@ -117,6 +120,8 @@ def _count(entry: os.DirEntry[str], scan: FolderScan, waiting: list[Path]) -> No
     scan.total_bytes += size
     scan.num_small += size < SMALL_BYTES
     scan.num_large += size >= LARGE_BYTES
-    scan.suffixes[os.path.splitext(entry.name)[1].lower()] += 1  # noqa: PTH122  a Path for each of a million files
+    suffix = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122  a Path for each of a million files
+    scan.suffixes[suffix] += 1
+    scan.bytes_by_suffix[suffix] += size
     if len(scan.largest) < NUM_LARGEST or size > scan.largest[-1][0]:
         scan.largest = sorted([*scan.largest, (size, Path(entry.path))], reverse=True)[:NUM_LARGEST]

@@ -16,7 +16,7 @@ EpochCount = Annotated[int, typer.Option("--epochs", help="Passes over the data,
 TrainingRate = Annotated[
     float | None, typer.Option("--samples-per-s", help="What one rank trains on a second, for the data wait.")
 ]
-SampleSize = Annotated[str, typer.Option(metavar="SIZE", help="Of a sample; default: of a file, 110 kB in shards.")]
+SampleSize = Annotated[str, typer.Option(metavar="SIZE", help="Of a sample; default: what the set says.")]
 StorageName = Annotated[str, typer.Option("--storage", help="Catalogue entry of the file system; default: the site's.")]
 MeasuredRun = Annotated[
     Path | None, typer.Option("--measured", metavar="RUN", help="Run of bench storage there: its rates are used.")

@@ -66,6 +66,14 @@ def npy_tokens(path: Path) -> MappedTokens:
     return MappedTokens(path, tokens.reshape(-1))
 
 
+def megatron_lengths(path: Path) -> NDArray[np.int32]:
+    """Tokens of each sequence of `NAME.bin`, which `megatron_tokens` has accepted, from `NAME.idx`."""
+    index_path = path.with_suffix(".idx")
+    with reading(index_path), open_plain(index_path) as file:
+        num_sequences = int(_HEADER.unpack(file.read(_HEADER.size))[3])
+    return np.memmap(index_path, dtype="<i4", mode="r", offset=_HEADER.size, shape=(num_sequences,))
+
+
 def megatron_tokens(path: Path) -> MappedTokens:
     """The tokens of `NAME.bin`, checked against `NAME.idx`. Sequences follow each other without a gap."""
     index_path, data_path = path.with_suffix(".idx"), path.with_suffix(".bin")

@@ -43,7 +43,7 @@ class ParquetTokens:
     def __init__(self, path: Path, cache: RowGroupCache) -> None:
         self.path, self._cache = path, cache
         self._file = _opened(path)
-        self._column = _column(path, self._file.schema_arrow)
+        self._column = token_column(path, self._file.schema_arrow)
         self._ends = np.cumsum([self._num_tokens(group) for group in range(self._file.num_row_groups)], dtype=np.int64)
         self.num_tokens = int(self._ends[-1]) if len(self._ends) else 0
 
@@ -96,7 +96,7 @@ def _opened(path: Path) -> Any:
             raise DocumentError(f"{path}: is not a whole Parquet file ({error}); make it again") from error
 
 
-def _column(path: Path, schema: Any) -> str:
+def token_column(path: Path, schema: Any) -> str:
     """The column of tokens: by its name, or the only one that can be. A number beside other columns counts rows."""
     import pyarrow as pa
 

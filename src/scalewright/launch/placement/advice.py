@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.catalog.library import Catalog
+from scalewright.data.contents import SetContents, set_contents
 from scalewright.data.scan import FolderScan, scan_folder
 from scalewright.errors import ConfigError
 from scalewright.launch.placement.reading import ReadingCost, reading_cost, supply_of
@@ -19,8 +20,6 @@ from scalewright.records.types import Finding
 from scalewright.sites.types import Site
 
 KIND = "placement"
-IMAGE_BYTES = 110e3
-"""Mean size of a sample in shards where none is given: that of an ImageNet image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +47,7 @@ class PlacementAdvice:
     request: PlacementRequest
     site: Site
     scan: FolderScan
+    contents: SetContents
     striping: Striping
     cost: ReadingCost
     findings: list[Finding]
@@ -59,6 +59,7 @@ class PlacementAdvice:
             "num_nodes": cost.supply.num_nodes, "num_files": scan.num_files, "num_folders": scan.num_folders,
             "num_links": scan.num_links, "num_others": scan.num_others, "num_unreadable": scan.num_unreadable,
             "total_bytes": scan.total_bytes, "mean_bytes": scan.mean_bytes, "is_whole": scan.is_whole,
+            "contents": asdict(self.contents),
             "striping": {**asdict(striping), "components": [
                 {**asdict(part), "end_bytes": None if math.isinf(part.end_bytes) else part.end_bytes}
                 for part in striping.components
@@ -84,17 +85,18 @@ def advise_placement(
     if not scan.num_files:
         extra = f", but {scan.num_links} links, which are not followed" if scan.num_links else ""
         raise ConfigError(f"{request.folder}: holds no file{extra}; name the folder that holds the data set")
+    contents = set_contents(scan)
+    if request.sample_bytes is not None:
+        contents = contents.with_sample_bytes(request.sample_bytes)
     striping = read_striping(request.folder)
     cost = reading_cost(
-        scan, supply, num_ranks=request.num_ranks, samples_per_s=request.samples_per_s,
-        sample_bytes=request.sample_bytes or _sample_bytes(scan),
+        scan, contents, supply, num_ranks=request.num_ranks, num_epochs=request.num_epochs,
+        samples_per_s=request.samples_per_s,
     )  # fmt: skip
-    placed = PlacedData(scan=scan, striping=striping, cost=cost, num_epochs=request.num_epochs)
+    placed = PlacedData(
+        scan=scan, contents=contents, striping=striping, cost=cost, num_epochs=request.num_epochs
+    )  # fmt: skip
     return PlacementAdvice(
-        request=request, site=site, scan=scan, striping=striping, cost=cost, findings=placement_findings(placed)
-    )
-
-
-def _sample_bytes(scan: FolderScan) -> float:
-    """A small file is a sample; a shard holds many."""
-    return max(scan.mean_bytes, 1.0) if scan.mean_bytes < 16 * IMAGE_BYTES else IMAGE_BYTES
+        request=request, site=site, scan=scan, contents=contents, striping=striping, cost=cost,
+        findings=placement_findings(placed),
+    )  # fmt: skip

@@ -10,6 +10,7 @@ from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Constants, Partition, Storage
 from scalewright.costs import storage as formulas
 from scalewright.costs.machine.from_catalog import pick_partition
+from scalewright.data.contents import SetContents
 from scalewright.data.scan import FolderScan
 from scalewright.errors import ConfigError
 from scalewright.records.measurements import read_measurements
@@ -103,12 +104,14 @@ def supply_of(
 
 
 def reading_cost(
-    scan: FolderScan, supply: ReadingRates, *, num_ranks: int, sample_bytes: float, samples_per_s: float | None
-) -> ReadingCost:
+    scan: FolderScan, contents: SetContents, supply: ReadingRates, *, num_ranks: int, num_epochs: int,
+    samples_per_s: float | None,
+) -> ReadingCost:  # fmt: skip
     """Costs of one epoch over the whole folder."""
     n, size, num_files = supply.num_nodes, float(scan.total_bytes), float(scan.num_files)
-    stream_s, metadata_s = size / supply.read_bytes_per_s, num_files / supply.num_files_per_s
-    files_per_sample = num_files * sample_bytes / size if size else 0.0
+    num_opens = contents.opens_per_epoch(num_ranks=num_ranks, num_epochs=num_epochs)
+    stream_s, metadata_s = size / supply.read_bytes_per_s, num_opens / supply.num_files_per_s
+    sample_bytes, files_per_sample = contents.sample_bytes, num_opens / contents.num_samples
     largest = min(
         supply.read_bytes_per_s / sample_bytes,
         supply.num_files_per_s / files_per_sample if files_per_sample else math.inf,
@@ -129,7 +132,7 @@ def reading_cost(
     cores = supply.cores_per_rank
     return ReadingCost(
         supply=supply, num_ranks=num_ranks,
-        num_operations=OPERATIONS_PER_FILE * scan.num_files + num_ranks * (scan.num_folders + 1),
+        num_operations=math.ceil(OPERATIONS_PER_FILE * num_opens) + num_ranks * (scan.num_folders + 1),
         stream_s=stream_s, metadata_s=metadata_s,
         copy_s=max(n * size / supply.read_bytes_per_s, n * num_files / supply.num_files_per_s),
         local_s=size / n / supply.local_bytes_per_s,

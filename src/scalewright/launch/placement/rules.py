@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from scalewright import units
+from scalewright.data.contents import SetContents
 from scalewright.data.scan import LARGE_BYTES, FolderScan
 from scalewright.launch.placement.reading import ReadingCost
 from scalewright.launch.placement.striping import ALL_TARGETS, Striping
@@ -30,6 +31,7 @@ class PlacedData:
     """Everything that the rules look at."""
 
     scan: FolderScan
+    contents: SetContents
     striping: Striping
     cost: ReadingCost
     num_epochs: int
@@ -73,10 +75,17 @@ def _small_files(placed: PlacedData) -> Iterator[Finding]:
         "small-files",
         f"{scan.num_files:,} files of {_bytes(scan.mean_bytes)} on average: an epoch makes {cost.num_operations:,} "
         f"metadata requests, at least {_time(cost.metadata_s)}",
-        f"pack them: scalewright data convert {scan.path} SHARDS --to shards (see: scalewright data sizes {scan.path})",
+        _packing_words(placed),
         gain=gain, num_files=scan.num_files, mean_bytes=scan.mean_bytes, num_operations=cost.num_operations,
         metadata_s=cost.metadata_s, stream_s=cost.stream_s,
     )  # fmt: skip
+
+
+def _packing_words(placed: PlacedData) -> str:
+    path = placed.scan.path
+    if placed.contents.is_file_each:
+        return f"pack them: scalewright data convert {path} SHARDS --to shards (see: scalewright data sizes {path})"
+    return 'write fewer, larger files; of a text pipeline: [write] shard = "512 MiB"'
 
 
 @_rule("small-shards", "info", "shards too small to stream well",
@@ -98,13 +107,14 @@ def _small_shards(placed: PlacedData) -> Iterator[Finding]:
 def _few_shards(placed: PlacedData) -> Iterator[Finding]:
     scan, cost = placed.scan, placed.cost
     readers = cost.num_ranks * cost.num_loaders
-    if scan.main_suffix != ".tar" or not 0 < scan.num_files < readers:
+    num_shards = scan.suffixes[".tar"]
+    if scan.main_suffix != ".tar" or not 0 < num_shards < readers:
         return
     yield _finding(
         "few-shards",
-        f"{scan.num_files:,} shards for {readers:,} readers ({cost.num_ranks} ranks of {cost.num_loaders} loaders)",
+        f"{num_shards:,} shards for {readers:,} readers ({cost.num_ranks} ranks of {cost.num_loaders} loaders)",
         f"cut it into {2 * readers:,} or more shards: scalewright data convert {scan.path} NEW --to shards",
-        num_shards=scan.num_files, num_readers=readers,
+        num_shards=num_shards, num_readers=readers,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from scalewright import units
+from scalewright.data.contents import SetContents
 from scalewright.launch.placement.advice import PlacementAdvice
 from scalewright.launch.placement.striping import ALL_TARGETS, StripeComponent, Striping
 from scalewright.records.types import Finding
@@ -24,6 +25,7 @@ def print_placement(console: Console, advice: PlacementAdvice) -> None:
         f"[bold]{escape(str(scan.path))}[/]: {at_least}{scan.num_files:,} files in {scan.num_folders + 1:,} folders, "
         f"{_bytes(scan.total_bytes)}, {_bytes(scan.mean_bytes)} on average", soft_wrap=True,
     )  # fmt: skip
+    console.print(escape(_contents_words(advice.contents)), soft_wrap=True)
     console.print(escape(_striping_words(advice.striping)), soft_wrap=True)
     table = plain_table("", "", header=False)
     for name, value in _rows(advice):
@@ -65,6 +67,14 @@ def _rows(advice: PlacementAdvice) -> list[tuple[str, str]]:
     if cost.wait_frac is not None and cost.local_wait_frac is not None:
         rows.append(("data wait", f"{cost.wait_frac:.1%} in place, {cost.local_wait_frac:.1%} from a copy"))
     return rows
+
+
+def _contents_words(contents: SetContents) -> str:
+    about = "about " if contents.is_estimate else ""
+    source = "" if contents.is_file_each and contents.kind == "files" else f" ({contents.source})"
+    return (
+        f"a sample: one of {about}{contents.num_samples:,.0f} {contents.kind}, {_bytes(contents.sample_bytes)}{source}"
+    )
 
 
 def _striping_words(striping: Striping) -> str:

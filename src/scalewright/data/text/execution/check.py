@@ -66,5 +66,6 @@ def check_pipeline(path: Path, *, is_whole: bool, on_progress: Callable[[int, in
     return PipelineCheck(
         path=path, id=job_id, steps=tuple(name for name in steps if name not in ("schema_", "seed", "num_examples")),
         num_files=len(files), input_bytes=sum(one.num_bytes for one in files), num_tasks=num_tasks,
-        chunk_bytes=pipeline.read.chunk, num_compressed=len(compressed), largest_compressed_bytes=max(compressed, default=0), files=looked,
+        chunk_bytes=pipeline.read.chunk,
+        num_compressed=len(compressed), largest_compressed_bytes=max(compressed, default=0), files=looked,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Documents that could not be used, kept aside as JSON lines: where each was read, why it was left out, its beginning."""
+"""Documents that could not be used, kept aside as JSON lines: where each was read, why, and its beginning."""
 
 from __future__ import annotations
 

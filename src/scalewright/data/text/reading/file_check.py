@@ -54,7 +54,7 @@ class FileCheck:
     not_drained_bytes: int
 
 
-class _Enough(Exception):
+class _EnoughError(Exception):
     """A file has shown problems enough."""
 
 
@@ -73,7 +73,7 @@ class _SampleTally(ReadTally):
         ReadTally.report(self, problem, place, byte=byte, content=content, num_bytes=num_bytes, error=error)
         self.details.setdefault(problem, error)
         if not self.is_whole and self.problems.total() >= ENOUGH_PROBLEMS:
-            raise _Enough
+            raise _EnoughError
 
 
 def check_files(
@@ -109,7 +109,7 @@ def _problems(file: InputFile, step: ReadStep, *, drain: bool, is_whole: bool) -
             _drain(Path(file.path))
         if file.format == "tar" and not is_compressed(Path(file.path)) and CUT_OFF not in tally.problems:
             _check_tar_end(Path(file.path))
-    except _Enough:
+    except _EnoughError:
         pass
     except DamagedInputError as error:
         tally.report(CUT_OFF, file.path, error=str(error))
