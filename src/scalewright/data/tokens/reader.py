@@ -1,16 +1,18 @@
-"""TokenReader: one rank's batches, read ahead in a thread, resumable at a sample on another number of ranks."""
+"""TokenReader: one rank's batches, read ahead in a thread, resumable at a sample on another number of ranks.
+
+Samples are windows of text (`TokenSamples`) or prompts with answers (`AnswerSamples`).
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.data.prefetch import Prefetcher
-from scalewright.data.tokens.samples import TokenSamples
 from scalewright.errors import ConfigError
 
 PREFETCHED = 2
@@ -24,8 +26,29 @@ def samples_of_rank(*, gbs: int, dp: int, mbs: int, dp_rank: int) -> Iterator[in
         yield from range(first, first + mbs)
 
 
-class TokenReader:
-    """Iterates over rows of tokens, `batch` of the whole batch of all ranks at a time.
+Rows_co = TypeVar("Rows_co", covariant=True)
+
+
+class NumberedSamples(Protocol[Rows_co]):
+    """Samples by number: the same ones for the same number, on every rank."""
+
+    @property
+    def names(self) -> list[str]:
+        """Of the sets that they come from."""
+        ...
+
+    @property
+    def num_tokens(self) -> list[int]:
+        """Of each set."""
+        ...
+
+    def read(self, indices: NDArray[np.int64]) -> Rows_co:
+        """The samples with these numbers."""
+        ...
+
+
+class TokenReader(Generic[Rows_co]):
+    """Iterates over samples, this rank's part of `batch` at a time.
 
     `state()` is the same on every rank; a reader that starts with it on another number of ranks, or with another batch,
     continues with the sample after the last one that was given out.
@@ -33,7 +56,7 @@ class TokenReader:
 
     def __init__(
         self,
-        samples: TokenSamples,
+        samples: NumberedSamples[Rows_co],
         *,
         batch: int,
         rank: int = 0,
@@ -51,11 +74,11 @@ class TokenReader:
         self.waited_s = 0.0
         """Time that the latest batch was waited for."""
 
-    def __iter__(self) -> TokenReader:
+    def __iter__(self) -> TokenReader[Rows_co]:
         return self
 
-    def __next__(self) -> NDArray[np.int64]:
-        """This rank's part of the next batch: rows of `seq_len + 1` tokens. It never ends: epoch follows epoch."""
+    def __next__(self) -> Rows_co:
+        """This rank's part of the next batch; of text, rows of `seq_len + 1` tokens. Epoch follows epoch."""
         started_s = time.perf_counter()
         rows = self._prefetched.next()
         self.waited_s = time.perf_counter() - started_s
@@ -69,17 +92,17 @@ class TokenReader:
     def close(self) -> None:
         self._prefetched.close()
 
-    def _batches(self, start: int) -> Iterator[NDArray[np.int64]]:
+    def _batches(self, start: int) -> Iterator[Rows_co]:
         while True:
             yield self._samples.read(start + self._own)
             start += self._batch
 
 
-def data_state(samples: TokenSamples, *, num_samples: int) -> dict[str, Any]:
+def data_state(samples: NumberedSamples[object], *, num_samples: int) -> dict[str, Any]:
     return {"num_samples": num_samples, "set_tokens": samples.num_tokens}
 
 
-def checked_start(samples: TokenSamples, state: dict[str, Any]) -> int:
+def checked_start(samples: NumberedSamples[object], state: dict[str, Any]) -> int:
     """The first sample that was not given out yet. Sets of another size have other samples, so they are refused."""
     try:
         start, tokens = int(state["num_samples"]), [int(number) for number in state["set_tokens"]]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
-from scalewright.data.tokens.permutation import Permutation
+from scalewright.data.tokens.answers import Answered, AnswerSamples
+from scalewright.data.tokens.reader import TokenReader, data_state
 from scalewright.errors import ConfigError
 from scalewright.records.reasoning import CurvePoint, read_stored_answers
 from scalewright.run.reasoning.batches import TokenSequence
@@ -15,22 +14,26 @@ from scalewright.run.reasoning.session import StageSession
 from scalewright.run.reasoning.training_stage import TrainingStage
 from scalewright.workload.reasoning.stage_run import DistillSettings, SftSettings
 
-ORDER_SALT = 3
-"""Keeps the order of the data apart from other random numbers of the same seed."""
-
 
 class SftStage(TrainingStage):
-    """Every epoch takes each sequence once, in an order by the seed."""
+    """Reads as the trainer of text does: ahead, in an order by the seed, from the sample of any step on."""
+
+    reader: TokenReader[list[Answered]] | None = None
 
     def prepare(self) -> None:
         with self.session.clock.part("data"):
-            self._sequences = training_sequences(self.session)
+            samples = training_samples(self.session)
+        gbs = int(self.config.layout.gbs)
+        state = data_state(samples, num_samples=self.first_step * gbs)
+        # Every rank reads the whole batch: sequences are dealt out by their lengths.
+        self.reader = TokenReader(samples, batch=gbs, state=state)
 
     def step(self, step: int) -> CurvePoint:
         settings, session = self.config.settings, self.session
         assert isinstance(settings, SftSettings | DistillSettings)
+        assert self.reader is not None
         with session.clock.part("data"):
-            sequences = self._batch(step)
+            sequences = [TokenSequence(*answered) for answered in next(self.reader)]
             batches = self.micro_batches(sequences, packs=settings.packs)
         result = self.update(batches, ResponseLoss())
         numbers = result.numbers
@@ -42,22 +45,16 @@ class SftStage(TrainingStage):
             length_mean=sum(len(one.response) for one in sequences) / len(sequences), num_tokens=num_tokens,
         )  # fmt: skip
 
+    def close(self) -> None:
+        if self.reader is not None:
+            self.reader.close()
+        super().close()
+
     def conclude(self) -> None:
         """Any loss is a result."""
 
-    def _batch(self, step: int) -> list[TokenSequence]:
-        """The sequences of a step: the next `gbs` of an endless row of shuffled epochs."""
-        gbs, num = int(self.config.layout.gbs), len(self._sequences)
-        epochs, places = np.divmod(np.arange(step * gbs, (step + 1) * gbs), num)
-        chosen = [
-            int(number)
-            for epoch in np.unique(epochs)
-            for number in Permutation(num, self.config.seed, ORDER_SALT, int(epoch))(places[epochs == epoch])
-        ]
-        return [self._sequences[number] for number in chosen]
 
-
-def training_sequences(session: StageSession) -> list[TokenSequence]:
+def training_samples(session: StageSession) -> AnswerSamples:
     """The answers of `data_from`, or cold-start traces of the task."""
     config = session.config
     if config.data_from:
@@ -78,8 +75,9 @@ def training_sequences(session: StageSession) -> list[TokenSequence]:
                 f"{config.data_from}: its longest answer with its prompt has {longest} tokens, and this task has at "
                 f"most {config.context}: use answers of the same task"
             )
-        return [TokenSequence(answer.prompt, answer.response) for answer in answers]
+        pairs = ((answer.prompt, answer.response) for answer in answers)
+        return AnswerSamples(config.data_from, pairs, seed=config.seed)
     settings = config.settings
     assert isinstance(settings, SftSettings | DistillSettings)
     traces = session.task.cold_start(settings.num_traces, seed=config.seed)
-    return [TokenSequence(trace.problem.prompt, trace.response) for trace in traces]
+    return AnswerSamples("traces", ((one.problem.prompt, one.response) for one in traces), seed=config.seed)
