@@ -25,6 +25,11 @@ def run(
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Read, clean, deduplicate, tokenise, shuffle and write. Run it again to go on after a kill."""
+    num_workers = workers if workers is not None else len(os.sched_getaffinity(0))
+    if not ray and num_workers > 1:
+        from scalewright.data.text.execution.worker_server import start_worker_server
+
+        start_worker_server()
     from scalewright.data.text.execution.backend import Backend
     from scalewright.data.text.execution.local import LocalBackend
     from scalewright.errors import ConfigError
@@ -37,7 +42,7 @@ def run(
             raise ConfigError("--workers and --ray both say it: leave out --workers, Ray uses the CPUs of its nodes")
         backend = RayBackend()
     else:
-        backend = LocalBackend(workers if workers is not None else len(os.sched_getaffinity(0)))
+        backend = LocalBackend(num_workers)
     try:
         from scalewright.data.text.execution.preparation import prepare_job
         from scalewright.data.text.execution.run import run_job

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import forkserver, get_context, parent_process
-from multiprocessing.context import ForkServerContext
+from multiprocessing import parent_process
 
 from scalewright.data.text.execution.backend import OnDone, PhaseTasks, Summary
 from scalewright.data.text.execution.tasks import run_task
+from scalewright.data.text.execution.worker_server import one_thread, start_worker_server, without_main
 from scalewright.errors import ConfigError, EnvironmentFailedError
 
-ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
-"""Each worker is one core: threads of libraries get in each other's way. This memory pool gives memory back."""
-LOADED_ONCE = ["scalewright.data.text.execution.tasks", "pyarrow.compute", "tokenizers"]
-"""Modules of the process that all workers are forked from. It has no threads, so that forking it is safe."""
 AHEAD = 4
 """Tasks per worker that may wait."""
 
@@ -33,9 +27,7 @@ class LocalBackend:
         self._num_workers = num_workers
         self._pool: ProcessPoolExecutor | None = None
         if num_workers > 1:
-            with _one_thread():
-                _forking()  # its imports run beside what the caller does before the first task
-                forkserver.ensure_running()
+            start_worker_server()
 
     @property
     def num_workers(self) -> int:
@@ -44,7 +36,7 @@ class LocalBackend:
     def run(self, tasks: PhaseTasks, on_done: OnDone) -> None:
         """Do every task; the first error ends the others."""
         if self._num_workers == 1 or (self._pool is None and len(tasks.numbers) == 1):
-            with _one_thread():
+            with one_thread():
                 for number in tasks.numbers:
                     on_done(number, run_task(tasks.work, tasks.phase, number))
             return
@@ -58,9 +50,9 @@ class LocalBackend:
             ) from error
 
     def _run_in_pool(self, tasks: PhaseTasks, on_done: OnDone) -> None:
-        with _one_thread():  # workers inherit it
+        with one_thread(), without_main():  # while workers start
             pool = self._pool or ProcessPoolExecutor(
-                self._num_workers, mp_context=_forking(), initializer=_begin
+                self._num_workers, mp_context=start_worker_server(), initializer=_begin
             )  # fmt: skip
             self._pool = pool
             waiting: dict[Future[Summary], int] = {}
@@ -97,13 +89,6 @@ def _collect(waiting: dict[Future[Summary], int], on_done: OnDone) -> None:
         on_done(waiting.pop(future), future.result())
 
 
-def _forking() -> ForkServerContext:
-    """Workers that share what a server has imported: a start takes a fraction of a new interpreter's time."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(LOADED_ONCE)
-    return context
-
-
 def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the pool
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -115,17 +100,3 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(ONE_THREAD)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
