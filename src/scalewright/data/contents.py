@@ -14,7 +14,8 @@ from scalewright import units
 from scalewright.data.samples import read_description
 from scalewright.data.scan import FolderScan
 from scalewright.data.text.execution.preparation import EXPANSION
-from scalewright.data.text.execution.result import RESULT_NAME, read_result
+from scalewright.data.text.execution.result import read_result
+from scalewright.data.text.reading.inputs import RESULT_NAME
 from scalewright.data.text.reading.streams import DamagedInputError, blocks, is_compressed, opened, plain_name
 from scalewright.data.tokens.files import TokenFile, megatron_lengths, megatron_tokens, npy_tokens
 from scalewright.data.tokens.parquet import token_column

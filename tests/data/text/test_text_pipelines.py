@@ -385,6 +385,23 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> Non
     assert files_of(tmp_path / "out") == before
 
 
+def test_a_set_is_read_again_without_what_lies_beside_its_shards(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(TEXTS) + b"not json\n")
+    run_pipeline(write_pipeline(tmp_path, write='format = "parquet"'), tmp_path / "first")
+    assert (tmp_path / "first" / "aside.jsonl").is_file()
+    result = run_pipeline(write_pipeline(tmp_path, paths="first"), tmp_path / "second")
+    assert [row["text"] for row in written_rows(tmp_path / "second")] == TEXTS
+    assert (result["input"]["num_files"], result["problems"]) == (1, [])
+
+
+def test_a_wrong_key_can_be_corrected_for_the_same_folder(tmp_path: Path) -> None:
+    write_rows(tmp_path / "in.jsonl", [{"body": text} for text in TEXTS])
+    with pytest.raises(ConfigError, match="set text_field"):
+        run_pipeline(write_pipeline(tmp_path), tmp_path / "out")
+    result = run_pipeline(write_pipeline(tmp_path, 'text_field = "body"'), tmp_path / "out")
+    assert result["num_documents"] == len(TEXTS)
+
+
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
     import fcntl
 

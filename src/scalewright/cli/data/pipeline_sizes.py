@@ -24,6 +24,7 @@ def show_pipeline_sizes(pipeline: Path, out: Path, *, as_json: bool) -> None:
 
 def _print(sizes: dict[str, Any], out: Path) -> None:
     from scalewright import units
+    from scalewright.observe.findings.words import counted
     from scalewright.report.console import answer_console, plain_table
 
     def size(key: str) -> str:
@@ -32,7 +33,8 @@ def _print(sizes: dict[str, Any], out: Path) -> None:
     table = plain_table("", "bytes", "files", right=("bytes", "files"))
     table.add_row("input", size("input_bytes"), f"{sizes['num_input_files']:,}")
     table.add_row("text (estimate)", size("text_bytes"), "")
-    table.add_row(f"result, {sizes['num_shards']:,} shards", size("result_bytes"), f"{sizes['num_result_files']:,}")
+    result = f"result, {counted(sizes['num_shards'], 'shard')}"
+    table.add_row(result, size("result_bytes"), f"{sizes['num_result_files']:,}")
     table.add_row("while it runs", size("work_bytes"), f"{sizes['num_work_files']:,}")
     table.add_row(f"free at {out}", size("free_bytes"), "")
     console = answer_console()

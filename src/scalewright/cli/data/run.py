@@ -46,6 +46,7 @@ def run(
     try:
         from scalewright.data.text.execution.preparation import prepare_job
         from scalewright.data.text.execution.run import run_job
+        from scalewright.data.text.reading.inputs import PAGE_NAME
         from scalewright.records.documents import to_json
         from scalewright.report.data.page import write_report
         from scalewright.report.data.phase_bar import PhaseBar
@@ -56,7 +57,7 @@ def run(
             result = run_job(job, backend, on_progress=bar.show, keep_work=keep_work)
     finally:
         backend.close()
-    write_report(out / "report.html", result, out.resolve().name)
+    write_report(out / PAGE_NAME, result, out.resolve().name)
     if as_json:
         typer.echo(to_json(result), nl=False)
         return

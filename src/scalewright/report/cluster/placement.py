@@ -12,6 +12,7 @@ from scalewright import units
 from scalewright.data.contents import SetContents
 from scalewright.launch.placement.advice import PlacementAdvice
 from scalewright.launch.placement.striping import ALL_TARGETS, StripeComponent, Striping
+from scalewright.observe.findings.words import counted
 from scalewright.records.types import Finding
 from scalewright.report.console import plain_table
 
@@ -22,7 +23,8 @@ def print_placement(console: Console, advice: PlacementAdvice) -> None:
     scan, cost = advice.scan, advice.cost
     at_least = "" if scan.is_whole else "at least "
     console.print(
-        f"[bold]{escape(str(scan.path))}[/]: {at_least}{scan.num_files:,} files in {scan.num_folders + 1:,} folders, "
+        f"[bold]{escape(str(scan.path))}[/]: {at_least}{counted(scan.num_files, 'file')} in "
+        f"{counted(scan.num_folders + 1, 'folder')}, "
         f"{_bytes(scan.total_bytes)}, {_bytes(scan.mean_bytes)} on average", soft_wrap=True,
     )  # fmt: skip
     console.print(escape(_contents_words(advice.contents)), soft_wrap=True)

@@ -9,6 +9,7 @@ from scalewright import units
 from scalewright.data.text.execution.check import LARGE_COMPRESSED_BYTES, PipelineCheck
 from scalewright.data.text.reading.documents import CUT_OFF, NO_TEXT, NOT_JSON, REPAIRED, TOO_LONG
 from scalewright.data.text.reading.file_check import FileProblem
+from scalewright.observe.findings.words import counted
 from scalewright.report.console import answer_console
 
 MOST_FILES = 20
@@ -27,8 +28,8 @@ def print_check(checked: PipelineCheck) -> None:
         console.print(text, markup=False, soft_wrap=True)
 
     say(f"{checked.path}: {' -> '.join(checked.steps)}")
-    tasks = "" if checked.num_tasks is None else f", in {_counted(checked.num_tasks, 'task')}"
-    say(f"{_counted(checked.num_files, 'file')}, {_bytes(checked.input_bytes)}{tasks}")
+    tasks = "" if checked.num_tasks is None else f", in {counted(checked.num_tasks, 'task')}"
+    say(f"{counted(checked.num_files, 'file')}, {_bytes(checked.input_bytes)}{tasks}")
     for words in _notes(checked):
         say(f"note: {words}")
     problems = checked.files.problems
@@ -36,7 +37,7 @@ def print_check(checked: PipelineCheck) -> None:
         say(f"nothing is wrong; run it: scalewright data run {checked.path}")
         return
     by_file = [(name, list(group)) for name, group in groupby(problems, key=lambda one: one.file)]
-    say(f"{_counted(len(by_file), 'file')} with faults:")
+    say(f"{counted(len(by_file), 'file')} with faults:")
     for name, group in by_file[:MOST_FILES]:
         for one in group:
             say(f"  {name}: {_words(one)}")
@@ -51,7 +52,7 @@ def _notes(checked: PipelineCheck) -> list[str]:
     largest, num_tasks = checked.largest_compressed_bytes, checked.num_tasks
     if largest > checked.chunk_bytes and num_tasks is not None and num_tasks < cores:
         notes.append(
-            f"{_counted(num_tasks, 'task')} for the {cores} cores of this machine: compressed files are not cut; "
+            f"{counted(num_tasks, 'task')} for the {cores} cores of this machine: compressed files are not cut; "
             "give as many files as workers"
         )
     if largest > LARGE_COMPRESSED_BYTES:
@@ -61,7 +62,7 @@ def _notes(checked: PipelineCheck) -> list[str]:
         )
     if checked.files.num_not_drained:
         notes.append(
-            f"{_counted(checked.files.num_not_drained, 'compressed file')} ({_bytes(checked.files.not_drained_bytes)}) "
+            f"{counted(checked.files.num_not_drained, 'compressed file')} ({_bytes(checked.files.not_drained_bytes)}) "
             "looked at only in the beginning; --whole reads to the end"
         )
     return notes
@@ -73,10 +74,6 @@ def _words(one: FileProblem) -> str:
     count = f": {one.num_seen:,} seen, the first {where}" if where else ""
     effect = f"; {WHAT_RUN_DOES[one.problem]}" if one.problem in WHAT_RUN_DOES else ""
     return f"{one.problem}{count}{detail}{effect}"
-
-
-def _counted(num: int, noun: str) -> str:
-    return f"{num:,} {noun}{'s' if num != 1 else ''}"
 
 
 def _bytes(size: float) -> str:

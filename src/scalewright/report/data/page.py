@@ -9,6 +9,7 @@ from typing import Any
 from scalewright import __version__, units
 from scalewright.data.text.execution.forecast import pipeline_cost
 from scalewright.errors import MissingExtraError
+from scalewright.observe.findings.words import counted
 from scalewright.records.documents import write_text
 from scalewright.report.data.terminal import duration_words, funnel_rows, rate_bytes_per_s
 from scalewright.report.page_template import page_styles, page_template
@@ -42,15 +43,16 @@ def write_report(path: Path, result: dict[str, Any], name: str) -> None:
 
 def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
     tokens = result["tokens"]
+    given, shards = result["input"], counted(result["num_shards"], "shard")
     facts = [
-        ("Input", f"{result['input']['num_files']:,} files, {units.format(result['input']['num_bytes'], units.BYTES)}"),
-        ("Result", f"{result['num_documents']:,} documents in {result['num_shards']} shards of {result['format']}"),
+        ("Input", f"{counted(given['num_files'], 'file')}, {units.format(given['num_bytes'], units.BYTES)}"),
+        ("Result", f"{counted(result['num_documents'], 'document')} in {shards} of {result['format']}"),
     ]
     if tokens:
         packed = f", packed in sequences of {tokens['sequence']:,}" if tokens["sequence"] else ""
         facts.append(("Tokens", f"{result['num_tokens']:,} of a vocabulary of {tokens['vocab']:,}{packed}"))
     wall_s = sum(phase["wall_s"] for phase in result["phases"])
-    facts.append(("Time", f"{duration_words(wall_s)} with {result['num_workers']} workers in the last run"))
+    facts.append(("Time", f"{duration_words(wall_s)} with {counted(result['num_workers'], 'worker')} in the last run"))
     return [*facts, ("Identity", str(result["id"]))]
 
 

@@ -7,6 +7,7 @@ from typing import Self
 
 from rich.progress import TextColumn
 
+from scalewright.observe.findings.words import counted
 from scalewright.report.live_bar import LiveBar
 
 PHASE_WORDS = {
@@ -40,7 +41,8 @@ class PhaseBar(LiveBar):
         if phase != self._phase:
             self._phase = phase
             if not self._live:
-                self.say(f"{words}: {num_tasks} tasks, {num_done} done before")
+                before = f", {num_done:,} done before" if num_done else ""
+                self.say(f"{words}: {counted(num_tasks, 'task')}{before}")
         self._bar.update(
             self._task, total=max(num_tasks, 1), completed=num_done, description=f"{words} {num_done}/{num_tasks}"
         )  # fmt: skip

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright import units
+from scalewright.observe.findings.words import counted
 from scalewright.report.console import answer_console, plain_table
 
 
@@ -40,9 +41,9 @@ def print_data_set(result: dict[str, Any], out: Path) -> None:
     console.print(table)
     tokens = f", {result['num_tokens']:,} tokens" if result["num_tokens"] else ""
     num_bytes = units.format(sum(file["bytes"] for file in result["files"]), units.BYTES)
+    documents, shards = counted(result["num_documents"], "document"), counted(result["num_shards"], "shard")
     console.print(
-        f"{out}: {result['num_documents']:,} documents{tokens} in {result['num_shards']} shards of {result['format']} "
-        f"({num_bytes})", markup=False,
+        f"{out}: {documents}{tokens} in {shards} of {result['format']} ({num_bytes})", markup=False,
     )  # fmt: skip
     for problem in result["problems"]:
         console.print(f"{problem['count']:,} x {problem['problem']}; first: {problem['places'][0]}", markup=False)

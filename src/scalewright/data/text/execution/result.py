@@ -12,13 +12,12 @@ from scalewright.data.text.execution.job import DataJob
 from scalewright.data.text.execution.tally import merged
 from scalewright.data.text.execution.work_files import TaskFiles, whole_file
 from scalewright.data.text.pipeline_file import PipelineFile
+from scalewright.data.text.reading.inputs import ASIDE_NAME, RESULT_NAME
 from scalewright.data.text.tokens.finish_task import LENGTH_EDGES
 from scalewright.data.text.tokens.text_tokenizer import open_text_tokenizer
 from scalewright.records.documents import document, read_document
 
 KIND = "data-set"
-RESULT_NAME = "data.json"
-ASIDE_NAME = "aside.jsonl"
 MOST_PLACES = 20
 
 

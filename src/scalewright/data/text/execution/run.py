@@ -30,10 +30,11 @@ from scalewright.data.text.execution.backend import Backend, PhaseTasks
 from scalewright.data.text.execution.clean_task import CLEAN
 from scalewright.data.text.execution.job import JOB_NAME, DataJob, read_job, write_job
 from scalewright.data.text.execution.preparation import WORK_PER_TEXT, expected_text_bytes
-from scalewright.data.text.execution.result import RESULT_NAME, build_result, read_result
+from scalewright.data.text.execution.result import build_result, read_result
 from scalewright.data.text.execution.tasks import MARK, write_phase_plan
 from scalewright.data.text.execution.work_files import TaskFiles, write_array
 from scalewright.data.text.reading.documents import NO_TEXT
+from scalewright.data.text.reading.inputs import RESULT_NAME
 from scalewright.data.text.tokens.contamination import benchmark_ngrams
 from scalewright.data.text.tokens.finish_task import FINISH
 from scalewright.data.text.writing.shard_task import SHARD
@@ -217,6 +218,7 @@ class _Run:
         num_read = sum(one["steps"].get("read", {}).get("docs_out", 0) for one in cleaned)
         if num_read:
             return
+        shutil.rmtree(self.work, ignore_errors=True)  # so that the same folder takes the corrected pipeline
         problems: dict[str, int] = {}
         places: list[str] = []
         for one in cleaned:

@@ -22,6 +22,8 @@ BY_SUFFIX: dict[str, FileFormat] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".warc": "warc", ".wet": "warc",
     ".txt": "text", ".text": "text", ".md": "text", ".rst": "text", ".tar": "tar", ".tgz": "tar",
 }  # fmt: skip
+RESULT_NAME, ASIDE_NAME, PAGE_NAME = "data.json", "aside.jsonl", "report.html"
+"""Files of a result beside its shards."""
 MAX_PARTS = 4096
 """Files in one chunk."""
 
@@ -78,8 +80,13 @@ def _matches(pattern: str, folder: Path) -> list[Path]:
     files: list[Path] = []
     for root in roots:
         inside = [root] if root.is_file() else root.rglob("*")
-        files += [one for one in inside if one.is_file() and not one.name.startswith(".")]
+        files += [one for one in inside if one.is_file() and not one.name.startswith(".") and not _is_beside_data(one)]
     return [Path(one).absolute() for one in files]
+
+
+def _is_beside_data(path: Path) -> bool:
+    """What a pipeline writes beside its shards, whose texts are not the set's."""
+    return path.name in (RESULT_NAME, ASIDE_NAME, PAGE_NAME) and (path.parent / RESULT_NAME).is_file()
 
 
 def plan_chunks(files: list[InputFile], step: ReadStep) -> list[tuple[ChunkPart, ...]]:
