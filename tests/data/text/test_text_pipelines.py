@@ -344,7 +344,7 @@ def test_a_callable_that_fails_on_one_document_loses_no_other(tmp_path: Path) ->
     ("tables", "paths", "words"),
     [
         ("", "none/*.jsonl", "matches no file"),
-        ("", "empty", "matches no file"),
+        ("", "empty", "is a folder without files"),
         ('text_field = "body"', "in.jsonl", "set text_field"),
         ('[tokenise]\ntokenizer = "tok"\nvocab = 200', "in.jsonl", "the model's vocabulary is 200"),
         ('[tokenise]\ntokenizer = "nowhere"', "in.jsonl", "train-tokenizer"),

@@ -38,7 +38,7 @@ class AsideFile:
         self._content_bytes += len(kept)
         self._add(
             {"reason": reason, "error": error, "file": file, "byte": byte, "origin": origin, "num_bytes": num_bytes,
-             "text": kept.decode("utf-8", errors="backslashreplace"), "is_whole": len(kept) == num_bytes}
+             "text": kept.decode("utf-8", errors="backslashreplace"), "is_whole": bool(kept) and len(kept) == num_bytes}
         )  # fmt: skip
 
     def add_document(self, reason: str, *, error: str, callable_name: str, text: str, url: str, origin: str) -> None:

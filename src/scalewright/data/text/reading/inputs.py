@@ -54,7 +54,9 @@ def input_files(step: ReadStep, *, folder: Path) -> list[InputFile]:
     for pattern in step.paths:
         matches = _matches(pattern, folder)
         if not matches:
-            raise ConfigError(f"[read] paths: {pattern!r} matches no file in {folder}; check the path")
+            is_empty = (folder / Path(pattern).expanduser()).is_dir()
+            found = "is a folder without files" if is_empty else f"matches no file in {folder}"
+            raise ConfigError(f"[read] paths: {pattern!r} {found}; check the path")
         paths.update(dict.fromkeys(matches))
     files = []
     for path in sorted(paths):

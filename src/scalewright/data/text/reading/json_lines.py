@@ -9,16 +9,17 @@ from typing import Any
 
 from scalewright.data.text.pipeline_file import ReadStep
 from scalewright.data.text.reading.documents import NO_TEXT, NOT_JSON, TOO_LONG, ReadTally, TextDocument, decoded
-from scalewright.data.text.reading.streams import LongPiece, lines, opened
+from scalewright.data.text.reading.streams import LongPiece, byte_unit, lines, opened
 
 
 def read_json_lines(
     path: Path, step: ReadStep, tally: ReadTally, *, start: int = 0, stop: int | None = None
 ) -> Iterator[TextDocument]:
     """Documents whose lines begin between `start` and `stop`."""
+    unit = byte_unit(path)
     with opened(path) as stream:
         for position, line in lines(stream, max_bytes=step.max_document, start=start, stop=stop):
-            place = f"{path} at byte {position}"
+            place = f"{path} at byte {position}{unit}"
             if isinstance(line, LongPiece):
                 tally.report(TOO_LONG, place, byte=position, content=line.head, num_bytes=line.num_bytes)
                 continue

@@ -8,7 +8,7 @@ from pathlib import Path
 from scalewright.data.text.pipeline_file import ReadStep
 from scalewright.data.text.reading.aside import HEAD_BYTES
 from scalewright.data.text.reading.documents import TOO_LONG, ReadTally, TextDocument, decoded
-from scalewright.data.text.reading.streams import LongPiece, is_compressed, lines, opened
+from scalewright.data.text.reading.streams import LongPiece, byte_unit, is_compressed, lines, opened
 
 
 def read_plain_text(
@@ -31,9 +31,10 @@ def read_plain_text(
 
 
 def _by_line(path: Path, step: ReadStep, tally: ReadTally, start: int, stop: int | None) -> Iterator[TextDocument]:
+    unit = byte_unit(path)
     with opened(path) as stream:
         for position, line in lines(stream, max_bytes=step.max_document, start=start, stop=stop):
-            place = f"{path} at byte {position}"
+            place = f"{path} at byte {position}{unit}"
             if isinstance(line, LongPiece):
                 tally.report(TOO_LONG, place, byte=position, content=line.head, num_bytes=line.num_bytes)
                 continue
@@ -68,9 +69,11 @@ def _by_paragraph(path: Path, step: ReadStep, tally: ReadTally) -> Iterator[Text
 
 
 def _paragraph(parts: list[bytes], tally: ReadTally, path: Path, first: int) -> TextDocument:
-    place = f"{path} at byte {first}"
+    place = f"{path} at byte {first}{byte_unit(path)}"
     return TextDocument(decoded(b"\n".join(parts), tally, place), "", place)
 
 
 def _report_long(tally: ReadTally, path: Path, position: int, head: bytes, num_bytes: int) -> None:
-    tally.report(TOO_LONG, f"{path} at byte {position}", byte=position, content=head, num_bytes=num_bytes)
+    tally.report(
+        TOO_LONG, f"{path} at byte {position}{byte_unit(path)}", byte=position, content=head, num_bytes=num_bytes
+    )

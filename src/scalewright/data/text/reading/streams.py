@@ -37,6 +37,11 @@ def is_compressed(path: Path) -> bool:
     return path.suffix in GZIP_SUFFIXES + ZSTD_SUFFIXES
 
 
+def byte_unit(path: Path) -> str:
+    """What is said after the byte where a line begins: a compressed file is counted as it reads."""
+    return " of its text" if is_compressed(path) else ""
+
+
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """The decompressed bytes of a file. Damage is raised as DamagedInputError."""
