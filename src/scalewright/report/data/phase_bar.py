@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from rich.progress import TextColumn
+from rich.progress import TextColumn, TimeElapsedColumn
 
 from scalewright.observe.findings.words import counted
 from scalewright.report.live_bar import LiveBar
@@ -19,10 +19,10 @@ PHASE_WORDS = {
 
 
 class PhaseBar(LiveBar):
-    """Names the phase and counts its tasks. Without a terminal each phase is one line."""
+    """Names the phase and counts its tasks, beside the time since the start. Without a terminal each phase is one line."""
 
     def __init__(self) -> None:
-        super().__init__(TextColumn("data"), total=1)
+        super().__init__(TextColumn("data"), TimeElapsedColumn(), total=1)
         self._phase = ""
 
     def __enter__(self) -> Self:
