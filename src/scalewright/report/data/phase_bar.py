@@ -19,7 +19,7 @@ PHASE_WORDS = {
 
 
 class PhaseBar(LiveBar):
-    """Names the phase and counts its tasks, beside the time since the start. Without a terminal each phase is one line."""
+    """Names the phase, counts its tasks and the time. Without a terminal each phase is one line."""
 
     def __init__(self) -> None:
         super().__init__(TextColumn("data"), TimeElapsedColumn(), total=1)
