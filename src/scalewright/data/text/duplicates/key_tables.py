@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from scalewright import units
 from scalewright.data.text.cleaning.text_view import Hashes, Ints
-from scalewright.data.text.execution.work_files import TaskFiles, mapped_array, write_array
+from scalewright.data.text.execution.work_files import TaskFiles, mapped_array, whole_file
 
 GROUP_MEMORY_BYTES = 256 * units.MIB
 BYTES_PER_KEY = 48
@@ -33,14 +33,28 @@ def row_of(ids: Ints) -> Ints:
     return ids & np.int64((1 << ROW_BITS) - 1)
 
 
-def write_keys(files: TaskFiles, number: int, keys: Hashes) -> None:
-    """Sort each table of keys, of shape (tables, documents), and write it beside the rows that the keys came from."""
-    rows = np.empty(keys.shape, np.uint32)
-    for table in range(len(keys)):
-        order = np.argsort(keys[table], kind="stable")
-        keys[table], rows[table] = keys[table][order], order
-    write_array(files.path(number, "keys.npy"), keys)
-    write_array(files.path(number, "rows.npy"), rows)
+def write_keys(files: TaskFiles, number: int, parts: Sequence[Hashes], num_tables: int) -> int:
+    """Sort each table of keys and write it beside the rows that the keys came from; returns the number of documents.
+
+    Parts have the shape (tables, documents). Tables are joined and sorted one after the other, so that the keys of a
+    large task are in memory once.
+    """
+    num = sum(part.shape[1] for part in parts)
+    with (
+        whole_file(files.path(number, "keys.npy")) as keys_path,
+        whole_file(files.path(number, "rows.npy")) as rows_path,
+        keys_path.open("wb") as keys_file,
+        rows_path.open("wb") as rows_file,
+    ):
+        for file, kind in ((keys_file, np.dtype(np.uint64)), (rows_file, np.dtype(np.uint32))):
+            header = {"descr": kind.str, "fortran_order": False, "shape": (num_tables, num)}
+            np.lib.format.write_array_header_1_0(file, header)
+        for table in range(num_tables):
+            keys = np.concatenate([np.empty(0, np.uint64), *(part[table] for part in parts)])
+            order = np.argsort(keys, kind="stable")
+            keys[order].tofile(keys_file)
+            order.astype(np.uint32).tofile(rows_file)
+    return num
 
 
 def num_partitions(num_keys: int, bytes_per_key: int = BYTES_PER_KEY) -> int:

@@ -7,8 +7,11 @@ wherever they are, and only a few windows in every `spans` words are kept.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -23,10 +26,13 @@ from scalewright.data.text.duplicates.key_tables import (
     grouped_keys,
     num_partitions,
 )
-from scalewright.data.text.execution.work_files import TaskFiles, mapped_array, write_array
+from scalewright.data.text.execution.work_files import TaskFiles, read_array, whole_file, write_array
 from scalewright.data.text.pipeline_file import SpanUnit
 
 SPANS = "spans"
+KEYS, PLACES, RUN_ENDS = "span-keys", "span-places", "span-runs.npy"
+RUN_ANCHORS = 4_000_000
+"""Of one run: 64 MB, and as much again for sorting."""
 NO_PAIRS = np.empty((0, 4), np.int64)
 BYTES_PER_ANCHOR = 64 + 3 * 32 * 5
 """While pairs are looked for: key, place, order and copies; five pairs of four numbers, and two copies of them."""
@@ -75,13 +81,30 @@ def anchors(units: RunUnits, least: int) -> tuple[Hashes, Ints]:
 
 
 class SpanCollector:
-    """Anchors of the documents of a chunk: key, document, number of the unit in its document."""
+    """Anchors of the documents of a chunk: key, document, number of the unit in its document.
 
-    def __init__(self, least: int, unit: SpanUnit) -> None:
-        self.least, self.unit = least, unit
-        self.keys: list[Hashes] = [np.empty(0, np.uint64)]
-        self.places: list[NDArray[np.uint32]] = [np.empty((0, 2), np.uint32)]
-        self.num_documents = 0
+    They are written in runs, each sorted by key, so that those of a large task are never in memory together.
+    """
+
+    def __init__(self, least: int, unit: SpanUnit, files: TaskFiles, number: int) -> None:
+        self.least, self.unit, self.files, self.number = least, unit, files, number
+        self.keys: list[Hashes] = []
+        self.places: list[NDArray[np.uint32]] = []
+        self.num_pending, self.num_documents = 0, 0
+        self.run_ends = [0]
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self._keys_file, self._places_file = (
+            self._stack.enter_context(
+                self._stack.enter_context(whole_file(self.files.path(self.number, kind))).open("wb")
+            )
+            for kind in (KEYS, PLACES)
+        )
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
     def add(self, view: TextView) -> None:
         units = run_units(view, self.unit)
@@ -91,14 +114,35 @@ class SpanCollector:
         self.keys.append(keys)
         self.places.append(np.stack([owners + self.num_documents, first - begins[owners]], axis=1).astype(np.uint32))
         self.num_documents += view.num_documents
+        self.num_pending += len(keys)
+        if self.num_pending >= RUN_ANCHORS:
+            self._write_run()
 
-    def write(self, files: TaskFiles, number: int) -> int:
-        """Sorted by key; returns how many there are."""
+    def finish(self) -> int:
+        """Write what is left; returns how many anchors there are."""
+        if self.num_pending:
+            self._write_run()
+        write_array(self.files.path(self.number, RUN_ENDS), np.array(self.run_ends, np.int64))
+        return self.run_ends[-1]
+
+    def _write_run(self) -> None:
         keys, places = np.concatenate(self.keys), np.concatenate(self.places)
         order = np.argsort(keys, kind="stable")
-        write_array(files.path(number, "spans.npy"), keys[order])
-        write_array(files.path(number, "span-places.npy"), places[order])
-        return len(keys)
+        keys[order].tofile(self._keys_file)
+        places[order].tofile(self._places_file)
+        self.run_ends.append(self.run_ends[-1] + len(keys))
+        self.keys, self.places, self.num_pending = [], [], 0
+
+
+def _runs(files: TaskFiles, number: int) -> Iterator[tuple[Hashes, NDArray[np.uint32]]]:
+    """Keys in order, and the document and unit of each."""
+    ends = read_array(files.path(number, RUN_ENDS))
+    if not ends[-1]:
+        return
+    keys = np.memmap(files.path(number, KEYS), np.uint64, "r")
+    places = np.memmap(files.path(number, PLACES), np.uint32, "r").reshape(-1, 2)
+    for start, stop in pairwise(ends.tolist()):
+        yield keys[start:stop], places[start:stop]
 
 
 def num_span_tasks(num_anchors: int) -> int:
@@ -111,18 +155,18 @@ def span_task(work: Path, number: int, *, num_tasks: int, num_chunks: int, dropp
     clean, key_range = TaskFiles(work, "clean"), KeyRange(table=0, part=number, num_parts=num_tasks)
     all_keys, all_ids, all_units = [np.empty(0, np.uint64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for chunk in range(num_chunks):
-        keys = mapped_array(clean.path(chunk, "spans.npy"))
-        start = int(np.searchsorted(keys, key_range.first, side="left"))
-        stop = int(np.searchsorted(keys, key_range.last, side="right"))
-        if start == stop:
-            continue
-        part, places = np.array(keys[start:stop]), mapped_array(clean.path(chunk, "span-places.npy"))[start:stop]
-        if dropped is not None:
-            stays = dropped.of_chunk(chunk)[places[:, 0]] == 0
-            part, places = part[stays], places[stays]
-        all_keys.append(part)
-        all_ids.append(document_ids(chunk, places[:, 0]))
-        all_units.append(places[:, 1].astype(np.int64))
+        for run_keys, run_places in _runs(clean, chunk):
+            start = int(np.searchsorted(run_keys, key_range.first, side="left"))
+            stop = int(np.searchsorted(run_keys, key_range.last, side="right"))
+            if start == stop:
+                continue
+            part, places = np.array(run_keys[start:stop]), run_places[start:stop]
+            if dropped is not None:
+                stays = dropped.of_chunk(chunk)[places[:, 0]] == 0
+                part, places = part[stays], places[stays]
+            all_keys.append(part)
+            all_ids.append(document_ids(chunk, places[:, 0]))
+            all_units.append(places[:, 1].astype(np.int64))
     keys, ids, units = np.concatenate(all_keys), np.concatenate(all_ids), np.concatenate(all_units)
     order = np.lexsort((units, ids, keys))
     pairs = _pairs(grouped_keys(keys[order], np.arange(len(order))), ids[order], units[order])

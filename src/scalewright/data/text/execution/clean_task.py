@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -33,7 +34,6 @@ def clean_chunk(work: Path, number: int) -> dict[str, Any]:
     job, files = read_job(work), TaskFiles(work, CLEAN)
     tally, aside = Tally(job.pipeline.num_examples), AsideFile(files.path(number, "aside.jsonl"))
     read, cleaner = ReadTally(aside=aside), BatchCleaner(job.pipeline, job.path, tally, aside)
-    keys = _KeyCollector(job.pipeline.deduplicate)
     lengths, starts, num_docs = [np.empty(0, np.int64)], [], 0
     with (
         whole_file(files.path(number, "arrow")) as text_path,
@@ -41,6 +41,7 @@ def clean_chunk(work: Path, number: int) -> dict[str, Any]:
         TextWriter(text_path) as writer,
         signature_path.open("wb") as signature_file,
         aside,
+        _KeyCollector(job.pipeline.deduplicate, files, number) as keys,
     ):
         for documents in _timed_batches(job, number, tally, read):
             batch = cleaner.clean(documents)
@@ -57,14 +58,14 @@ def clean_chunk(work: Path, number: int) -> dict[str, Any]:
             num_docs += len(batch.documents)
             lengths.append(np.fromiter(map(len, batch.contents), np.int64, len(batch.contents)))
             writer.add(batch.documents, batch.contents)
+        num_spans = keys.finish(num_docs)
     write_array(files.path(number, "batches.npy"), np.array(starts, np.int64))
     write_array(files.path(number, "lengths.npy"), np.concatenate(lengths))
-    keys.write(files, number, num_docs)
     _count_problems(tally, read)
     return {
         "num_docs": num_docs, "text_bytes": int(sum(map(np.sum, lengths))), "steps": tally.to_json(),
         "problems": dict(read.problems), "places": read.places, "num_aside": aside.num,
-        "num_spans": keys.num_spans,
+        "num_spans": num_spans,
     }  # fmt: skip
 
 
@@ -98,12 +99,22 @@ def _count_problems(tally: Tally, read: ReadTally) -> None:
 class _KeyCollector:
     """Keys of the documents of a chunk: equal texts, addresses, bands of near duplicates."""
 
-    def __init__(self, step: DeduplicateStep | None) -> None:
-        self.step = step
-        self.num_spans = 0
+    def __init__(self, step: DeduplicateStep | None, files: TaskFiles, number: int) -> None:
+        self.step, self.files, self.number = step, files, number
         self.keys: list[Hashes] = []
         self.checks: list[Hashes] = []
-        self.spans = SpanCollector(step.spans, step.span_unit) if step is not None and step.spans else None
+        self.spans: SpanCollector | None = None
+        if step is not None and step.spans:
+            self.spans = SpanCollector(step.spans, step.span_unit, files, number)
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        if self.spans is not None:
+            self._stack.enter_context(self.spans)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
     def add(self, batch: CleanBatch, signature_file: BinaryIO) -> None:
         if self.step is None:
@@ -130,15 +141,16 @@ class _KeyCollector:
         if tables:
             self.keys.append(np.concatenate(tables))
 
-    def write(self, files: TaskFiles, number: int, num_docs: int) -> None:
+    def finish(self, num_docs: int) -> int:
+        """Write the keys; returns how many anchors of repeated spans there are."""
         if self.step is None:
-            return
+            return 0
         num = num_tables(self.step)
-        keys = np.concatenate(self.keys, axis=1) if self.keys else np.empty((num, 0), np.uint64)
-        assert keys.shape == (num, num_docs) or not num
-        write_keys(files, number, keys)
-        write_array(files.path(number, "checks.npy"), np.concatenate([np.empty(0, np.uint64), *self.checks]))
-        self.num_spans = 0 if self.spans is None else self.spans.write(files, number)
+        num_keys = write_keys(self.files, self.number, self.keys, num)
+        assert num_keys == num_docs or not num
+        checks = np.concatenate([np.empty(0, np.uint64), *self.checks])
+        write_array(self.files.path(self.number, "checks.npy"), checks)
+        return 0 if self.spans is None else self.spans.finish()
 
 
 def num_tables(step: DeduplicateStep) -> int:
