@@ -92,6 +92,7 @@ def test_sft_learns_and_records_where_its_time_went(started: Path) -> None:
     assert record.accuracy is not None
     assert record.accuracy.num_problems == 8
     assert set(record.seconds_by_part) <= set(PARTS)
+    assert record.seconds_by_part["data"] > 0
     inside = sum(s for part, s in record.seconds_by_part.items() if part not in ("evaluation", "checkpoint"))
     assert inside == pytest.approx(record.wall_s)
     assert record.train_flop > 6 * SPEC.num_params * 0.5 * record.num_tokens

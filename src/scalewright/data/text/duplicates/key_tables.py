@@ -39,7 +39,7 @@ def write_keys(files: TaskFiles, number: int, parts: Sequence[Hashes], num_table
     Parts have the shape (tables, documents). Tables are joined and sorted one after the other, so that the keys of a
     large task are in memory once.
     """
-    num = sum(part.shape[1] for part in parts)
+    num = sum(int(part.shape[1]) for part in parts)
     with (
         whole_file(files.path(number, "keys.npy")) as keys_path,
         whole_file(files.path(number, "rows.npy")) as rows_path,
