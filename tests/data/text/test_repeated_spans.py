@@ -110,15 +110,18 @@ def test_spans_that_are_too_short_to_mean_anything_are_refused(tmp_path: Path) -
         run_pipeline(write_pipeline(tmp_path, "[deduplicate]\nspans = 3"), tmp_path / "out")
 
 
-def test_anchors_in_many_runs_give_the_same_cuts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_anchors_in_many_runs_and_pairs_in_many_parts_give_the_same_cuts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A large task writes its anchors in several runs; which ones must not matter."""
-    from scalewright.data.text.duplicates import span_anchors
+    from scalewright.data.text.duplicates import span_anchors, span_cuts
 
     texts = [f"{made_text(number % 60)} {made_text(number + 500)}" for number in range(120)]
     write_rows(tmp_path / "in.jsonl", rows(texts))
     path = write_pipeline(tmp_path, "[deduplicate]\nspans = 20")
     run_pipeline(path, tmp_path / "one")
     monkeypatch.setattr(span_anchors, "RUN_ANCHORS", 5)
+    monkeypatch.setattr(span_cuts, "MAX_PAIRS", 7)
     monkeypatch.setattr("scalewright.data.text.reading.documents.BATCH_CHARACTERS", 1000)
     run_pipeline(path, tmp_path / "many")
     assert written_rows(tmp_path / "one") == written_rows(tmp_path / "many")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from scalewright.data.text.cleaning.text_view import Ints, TextView
 from scalewright.data.text.duplicates.key_tables import document_ids
 from scalewright.data.text.duplicates.span_anchors import NO_PAIRS, SPANS, RunUnits, run_units
+from scalewright.data.text.duplicates.tasks import offsets_of
 from scalewright.data.text.execution.texts import TextLookup
 from scalewright.data.text.execution.work_files import TaskFiles, mapped_array, read_array, write_array
 from scalewright.data.text.pipeline_file import SpanUnit
@@ -22,6 +24,8 @@ CLEAN = "clean"
 STEP_UNITS = 256
 MAX_KEPT_UNITS = 4_000_000
 """Words of documents that are kept for the next pair: 32 bytes each."""
+MAX_PAIRS = 1_000_000
+"""That are sorted and compared at a time, about: 32 bytes each, and two copies."""
 NO_CUTS = np.empty((0, 3), np.int64)
 SPACES = b" \t\n\r\x0b\x0c"
 
@@ -48,15 +52,15 @@ class _Units:
 def cut_task(work: Path, chunk: int, *, num_span_tasks: int, least: int, unit: SpanUnit) -> dict[str, Any]:
     """Write what is cut from the documents of a chunk: document, first byte, byte after the last."""
     units, cuts, num_checked = _Units(work, unit), [NO_CUTS], 0
-    pairs = _pairs_of(work, chunk, num_span_tasks)
-    edges = np.flatnonzero(np.diff(pairs[:, 0])) + 1
-    for rows in np.split(pairs, edges) if len(pairs) else []:
-        later = int(rows[0, 0])
-        runs, num = _runs(rows, units, least)
-        num_checked += num
-        own = units.of(later)
-        places = [(later, own.starts[start], own.ends[end - 1]) for start, end in joined(runs)]
-        cuts.append(np.array(places, np.int64).reshape(-1, 3))
+    for pairs in _pairs_of(work, chunk, num_span_tasks):
+        edges = np.flatnonzero(np.diff(pairs[:, 0])) + 1
+        for rows in np.split(pairs, edges) if len(pairs) else []:
+            later = int(rows[0, 0])
+            runs, num = _runs(rows, units, least)
+            num_checked += num
+            own = units.of(later)
+            places = [(later, own.starts[start], own.ends[end - 1]) for start, end in joined(runs)]
+            cuts.append(np.array(places, np.int64).reshape(-1, 3))
     joined_cuts = np.concatenate(cuts)
     write_array(TaskFiles(work, CUTS).path(chunk, "cuts.npy"), joined_cuts)
     return {"num_cuts": len(joined_cuts), "num_checked": num_checked}
@@ -80,16 +84,19 @@ def _runs(rows: Ints, units: _Units, least: int) -> tuple[list[tuple[int, int]],
     return runs, num_checked
 
 
-def _pairs_of(work: Path, chunk: int, num_span_tasks: int) -> Ints:
-    """Pairs whose later place is in a chunk, by later document, earlier document, and place."""
-    first, last = document_ids(chunk, np.array([0])), document_ids(chunk + 1, np.array([0]))
-    parts: list[Ints] = [NO_PAIRS]
-    for number in range(num_span_tasks):
-        pairs = mapped_array(TaskFiles(work, SPANS).path(number, "pairs.npy"))
-        start, stop = (int(np.searchsorted(pairs[:, 0], edge)[0]) for edge in (first, last))
-        parts.append(np.array(pairs[start:stop]))
-    pairs = np.concatenate(parts)
-    return pairs[np.lexsort((pairs[:, 3], pairs[:, 1], pairs[:, 2], pairs[:, 0]))]
+def _pairs_of(work: Path, chunk: int, num_span_tasks: int) -> Iterator[Ints]:
+    """Pairs whose later place is in a chunk, by later document, earlier document, and place; some at a time."""
+    tables = [mapped_array(TaskFiles(work, SPANS).path(number, "pairs.npy")) for number in range(num_span_tasks)]
+    num_documents = int(np.diff(offsets_of(work))[chunk])
+    first, last = document_ids(chunk, np.array([0, num_documents])).tolist()
+    num_pairs = sum(int(np.diff(np.searchsorted(table[:, 0], (first, last)))[0]) for table in tables)
+    num_parts = max(1, -(-num_pairs // MAX_PAIRS))
+    edges = np.linspace(first, last, num_parts + 1).astype(np.int64)
+    places = [np.searchsorted(table[:, 0], edges) for table in tables]
+    for part in range(num_parts):
+        rows = [table[at[part] : at[part + 1]] for table, at in zip(tables, places, strict=True)]
+        pairs = np.concatenate([NO_PAIRS, *rows])
+        yield pairs[np.lexsort((pairs[:, 3], pairs[:, 1], pairs[:, 2], pairs[:, 0]))]
 
 
 def matching_run(one: RunUnits, two: RunUnits, here: int, there: int) -> tuple[int, int]:
