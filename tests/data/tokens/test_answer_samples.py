@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewright.data.tokens.answers import Answered, AnswerSamples
+from scalewright.data.tokens.answers import AnswerSamples, AnswerTokens
 from scalewright.data.tokens.reader import TokenReader
 from scalewright.errors import ConfigError
 
@@ -16,7 +16,7 @@ def samples(num: int = 30, seed: int = 4) -> AnswerSamples:
 
 
 def read(num_batches: int, *, batch: int, rank: int = 0, num_ranks: int = 1, state: dict[str, object] | None = None
-         ) -> tuple[list[list[Answered]], dict[str, object]]:  # fmt: skip
+         ) -> tuple[list[list[AnswerTokens]], dict[str, object]]:  # fmt: skip
     reader = TokenReader(samples(), batch=batch, rank=rank, num_ranks=num_ranks, state=state)
     try:
         return [next(reader) for _ in range(num_batches)], reader.state()

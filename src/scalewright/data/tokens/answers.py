@@ -14,7 +14,7 @@ ORDER_SALT = 3
 """Keeps the order of the data apart from other random numbers of the same seed."""
 
 
-class Answered(NamedTuple):
+class AnswerTokens(NamedTuple):
     """Tokens of a prompt and of an answer to it."""
 
     prompt: list[int]
@@ -42,7 +42,7 @@ class AnswerSamples:
     def __len__(self) -> int:
         return len(self._lengths)
 
-    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> list[Answered]:
+    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> list[AnswerTokens]:
         """The samples with these numbers of an endless row of shuffled epochs."""
         epochs, places = np.divmod(np.asarray(indices, dtype=np.int64), len(self))
         numbers = np.empty(len(places), np.int64)
@@ -51,8 +51,8 @@ class AnswerSamples:
             numbers[chosen] = Permutation(len(self), self._seed, ORDER_SALT, int(epoch))(places[chosen])
         return [self._answer(int(number)) for number in numbers]
 
-    def _answer(self, number: int) -> Answered:
+    def _answer(self, number: int) -> AnswerTokens:
         num_prompt, num_response = self._lengths[number].tolist()
         end = int(self._ends[number])
         middle = end - num_response
-        return Answered(self._tokens[middle - num_prompt : middle].tolist(), self._tokens[middle:end].tolist())
+        return AnswerTokens(self._tokens[middle - num_prompt : middle].tolist(), self._tokens[middle:end].tolist())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scalewright.data.tokens.answers import Answered, AnswerSamples
+from scalewright.data.tokens.answers import AnswerSamples, AnswerTokens
 from scalewright.data.tokens.reader import TokenReader, data_state
 from scalewright.errors import ConfigError
 from scalewright.records.reasoning import CurvePoint, read_stored_answers
@@ -18,7 +18,7 @@ from scalewright.workload.reasoning.stage_run import DistillSettings, SftSetting
 class SftStage(TrainingStage):
     """Reads as the trainer of text does: ahead, in an order by the seed, from the sample of any step on."""
 
-    reader: TokenReader[list[Answered]] | None = None
+    reader: TokenReader[list[AnswerTokens]] | None = None
 
     def prepare(self) -> None:
         with self.session.clock.part("data"):

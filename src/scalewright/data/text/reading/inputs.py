@@ -55,8 +55,8 @@ def input_files(step: ReadStep, *, folder: Path) -> list[InputFile]:
         matches = _matches(pattern, folder)
         if not matches:
             is_empty = (folder / Path(pattern).expanduser()).is_dir()
-            found = "is a folder without files" if is_empty else f"matches no file in {folder}"
-            raise ConfigError(f"[read] paths: {pattern!r} {found}; check the path")
+            fault = "is a folder without files" if is_empty else f"matches no file in {folder}"
+            raise ConfigError(f"[read] paths: {pattern!r} {fault}; check the path")
         paths.update(dict.fromkeys(matches))
     files = []
     for path in sorted(paths):
