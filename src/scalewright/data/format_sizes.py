@@ -11,6 +11,7 @@ from scalewright.data.samples import read_description
 from scalewright.data.scan import FolderScan, scan_folder
 from scalewright.data.sizing import TAR_BYTES_PER_SAMPLE, ShardPlan, Use, plan_shards
 from scalewright.data.squashfs import SQUASHFS_BYTES_PER_FILE
+from scalewright.data.text.reading.inputs import RESULT_NAME
 from scalewright.errors import ConfigError
 
 StoredFormat = Literal["folder", "shards", "lmdb", "squashfs"]
@@ -51,6 +52,8 @@ def set_size(path: Path) -> SetSize:
     known = read_description(path) if path.is_dir() else None
     if known is not None:
         return SetSize(num_samples=known.num_samples, data_bytes=known.data_bytes, num_classes=known.num_classes)
+    if (path / RESULT_NAME).is_file():
+        raise ConfigError(f"{path}: is a set of texts or tokens: data show {path} tells its size; name a set of images")
     scan: FolderScan = scan_folder(path)
     if not scan.num_files:
         raise ConfigError(f"{path}: holds no file; name the folder of the class folders or of the shards")

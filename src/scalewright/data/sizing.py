@@ -53,7 +53,7 @@ def plan_shards(*, data_bytes: int, num_samples: int, num_consumers: int, use: U
     if total / num_shards < smallest:
         num_shards = max(total // smallest, 1)
         note = (
-            f"{num_shards} shards for {num_consumers} consumers: "
+            f"{num_shards} shard{'' if num_shards == 1 else 's'} for {num_consumers} consumers: "
             f"{MIN_PER_CONSUMER} each would be smaller than {smallest // MB} MB"
         )
     num_shards = min(num_shards, num_samples)

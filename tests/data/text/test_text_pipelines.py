@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ import pytest
 from text_cases import made_text, run_pipeline, train_small_tokenizer, write_pipeline, write_rows, written_rows
 
 from scalewright.errors import ConfigError
+
+if TYPE_CHECKING:
+    from conftest import Cli, Refused
 
 TEXTS = [made_text(number) for number in range(8)]
 
@@ -400,6 +403,13 @@ def test_a_wrong_key_can_be_corrected_for_the_same_folder(tmp_path: Path) -> Non
         run_pipeline(write_pipeline(tmp_path), tmp_path / "out")
     result = run_pipeline(write_pipeline(tmp_path, 'text_field = "body"'), tmp_path / "out")
     assert result["num_documents"] == len(TEXTS)
+
+
+def test_a_folder_without_a_result_is_named_as_such(cli: Cli, refused: Refused, tmp_path: Path) -> None:
+    assert "no run of a pipeline has ended there" in refused(cli("data", "show", str(tmp_path)), 2)
+    write_rows(tmp_path / "in.jsonl", rows(TEXTS))
+    run_pipeline(write_pipeline(tmp_path), tmp_path / "out")
+    assert "is a set of texts or tokens" in refused(cli("data", "sizes", str(tmp_path / "out")), 2)
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:

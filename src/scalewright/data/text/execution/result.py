@@ -15,6 +15,7 @@ from scalewright.data.text.pipeline_file import PipelineFile
 from scalewright.data.text.reading.inputs import ASIDE_NAME, RESULT_NAME
 from scalewright.data.text.tokens.finish_task import LENGTH_EDGES
 from scalewright.data.text.tokens.text_tokenizer import open_text_tokenizer
+from scalewright.errors import ConfigError
 from scalewright.records.documents import document, read_document
 
 KIND = "data-set"
@@ -23,6 +24,8 @@ MOST_PLACES = 20
 
 def read_result(folder: Path) -> dict[str, Any]:
     """The document of a finished data set."""
+    if folder.is_dir() and not (folder / RESULT_NAME).exists():
+        raise ConfigError(f"{folder}: holds no {RESULT_NAME}: no run of a pipeline has ended there; check the path")
     return read_document(folder / RESULT_NAME, KIND)
 
 
