@@ -11,7 +11,7 @@ from multiprocessing import parent_process
 
 from scalewright.data.text.execution.backend import OnDone, PhaseTasks, Summary
 from scalewright.data.text.execution.tasks import run_task
-from scalewright.data.text.execution.worker_server import one_thread, start_worker_server, without_main
+from scalewright.data.text.execution.worker_start import one_thread, without_main, worker_context
 from scalewright.errors import ConfigError, EnvironmentFailedError
 
 AHEAD = 4
@@ -27,7 +27,9 @@ class LocalBackend:
         self._num_workers = num_workers
         self._pool: ProcessPoolExecutor | None = None
         if num_workers > 1:
-            start_worker_server()
+            with one_thread(), without_main():
+                self._pool = self._begun()
+                self._pool.submit(os.getpid)  # workers start now, before a bar or a library starts a thread
 
     @property
     def num_workers(self) -> int:
@@ -35,7 +37,7 @@ class LocalBackend:
 
     def run(self, tasks: PhaseTasks, on_done: OnDone) -> None:
         """Do every task; the first error ends the others."""
-        if self._num_workers == 1 or (self._pool is None and len(tasks.numbers) == 1):
+        if self._num_workers == 1:
             with one_thread():
                 for number in tasks.numbers:
                     on_done(number, run_task(tasks.work, tasks.phase, number))
@@ -51,10 +53,7 @@ class LocalBackend:
 
     def _run_in_pool(self, tasks: PhaseTasks, on_done: OnDone) -> None:
         with one_thread(), without_main():  # while workers start
-            pool = self._pool or ProcessPoolExecutor(
-                self._num_workers, mp_context=start_worker_server(), initializer=_begin
-            )  # fmt: skip
-            self._pool = pool
+            self._pool = pool = self._pool or self._begun()
             waiting: dict[Future[Summary], int] = {}
             try:
                 for number in tasks.numbers:
@@ -69,6 +68,9 @@ class LocalBackend:
                 if not isinstance(error, Exception):  # Ctrl-C, which may have reached the pool's own parts as well
                     self._kill_workers(pool)
                 raise
+
+    def _begun(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(self._num_workers, mp_context=worker_context(), initializer=_begin)
 
     def _kill_workers(self, pool: ProcessPoolExecutor) -> None:
         """At once: a task that is cut off leaves no whole file and is done again."""

@@ -10,7 +10,7 @@ from typing import Any
 from scalewright.data.text.execution.backend import OnDone, PhaseTasks, Summary
 from scalewright.data.text.execution.local import AHEAD
 from scalewright.data.text.execution.tasks import run_task
-from scalewright.data.text.execution.worker_server import ONE_THREAD
+from scalewright.data.text.execution.worker_start import ONE_THREAD
 from scalewright.errors import EnvironmentFailedError, MissingExtraError, ScalewrightError
 
 MAX_RETRIES = 10

@@ -1,31 +1,46 @@
-"""The process that all workers of this machine are forked from. Light to import: it is started before anything else.
+"""How workers of this machine start: forked from this process, or from a server where this process has threads.
 
-It loads what workers need while the command itself loads NumPy, reads the pipeline file and looks for inputs.
+A forked worker has what this process has loaded, and starts in milliseconds. A process with threads must not be forked:
+a lock that another thread holds would stay locked in the worker. Then a server without threads loads the modules once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Iterator
-from multiprocessing import forkserver, get_context
-from multiprocessing.context import ForkServerContext
+from multiprocessing import get_context
+from multiprocessing.context import BaseContext
+from pathlib import Path
 from typing import Any
 
-ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+ONE_THREAD = {
+    "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}  # fmt: skip
 """Each worker is one core: threads of libraries get in each other's way. This memory pool gives memory back."""
 LOADED_ONCE = ["scalewright.data.text.execution.tasks", "pyarrow.compute", "tokenizers"]
-"""Modules of the server. It has no threads, so that forking it is safe."""
+"""Modules of the server."""
 
 
-def start_worker_server() -> ForkServerContext:
-    """Start the server if it does not run; does not wait for it."""
+def worker_context() -> BaseContext:
+    """How workers start here and now."""
+    if _num_threads() == 1:
+        gc.freeze()  # what is loaded is not moved, so that workers share its pages
+        return get_context("fork")
     context = get_context("forkserver")
     context.set_forkserver_preload(LOADED_ONCE)
-    with one_thread():  # workers inherit it
-        forkserver.ensure_running()
     return context
+
+
+def _num_threads() -> int:
+    """Of this process, those of libraries too; 2 where the system does not say."""
+    try:
+        return len(list(Path("/proc/self/task").iterdir()))
+    except OSError:
+        return 2
 
 
 @contextlib.contextmanager
