@@ -21,6 +21,8 @@ ONE_THREAD = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }  # fmt: skip
 """Each worker is one core: threads of libraries get in each other's way. This memory pool gives memory back."""
+FORK_SAFE_THREAD = "jemalloc_bg_thd"
+"""Of the memory allocator of pyarrow, which prepares for a fork and starts it again in the child."""
 LOADED_ONCE = ["scalewright.data.text.execution.tasks", "pyarrow.compute", "tokenizers"]
 """Modules of the server."""
 
@@ -38,9 +40,10 @@ def worker_context() -> BaseContext:
 def _num_threads() -> int:
     """Of this process, those of libraries too; 2 where the system does not say."""
     try:
-        return len(list(Path("/proc/self/task").iterdir()))
+        names = [(thread / "comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()]
     except OSError:
         return 2
+    return sum(name != FORK_SAFE_THREAD for name in names)
 
 
 @contextlib.contextmanager
