@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from itertools import groupby
+from pathlib import Path
 
 from scalewright import units
 from scalewright.data.text.execution.check import LARGE_COMPRESSED_BYTES, PipelineCheck
@@ -40,11 +41,17 @@ def print_check(checked: PipelineCheck) -> None:
     say(f"{counted(len(by_file), 'file')} with faults:")
     for name, group in by_file[:MOST_FILES]:
         for one in group:
-            say(f"  {name}: {_words(one)}")
+            say(f"  {_short(name)}: {_words(one)}")
     if len(by_file) > MOST_FILES:
         say(f"  and {len(by_file) - MOST_FILES:,} more; --json names all")
     if checked.num_tasks is None:
         say("data run refuses these inputs: repair the files, or leave them out of [read] paths")
+
+
+def _short(name: str) -> str:
+    """The path as people type it in this folder."""
+    path = Path(name)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else name
 
 
 def _notes(checked: PipelineCheck) -> list[str]:
