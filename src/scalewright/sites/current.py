@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from scalewright.catalog.facts import link_sources
-from scalewright.errors import DocumentError
+from scalewright.errors import DocumentError, EnvironmentFailedError
 from scalewright.records.loader import parse_toml, validate
 from scalewright.sites.cluster import Cluster, ask_cluster
 from scalewright.sites.detected_profile import detected, to_toml
@@ -19,7 +19,12 @@ HERE = "here"
 
 def site_named(name: str, extra: Path | None = None) -> Site:
     """A profile by name. Only `here` runs the scheduler's commands."""
-    return site_of(name, cluster_of_user(), extra) if name == HERE else find_site(name, extra)
+    if name != HERE:
+        return find_site(name, extra)
+    try:
+        return site_of(name, cluster_of_user(), extra)
+    except EnvironmentFailedError as error:
+        raise EnvironmentFailedError(f"{error}; or name a site: --site NAME (see scalewright site show)") from error
 
 
 def site_of(name: str, cluster: Cluster, extra: Path | None = None) -> Site:
