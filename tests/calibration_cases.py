@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from scalewright import __version__
-from scalewright.catalog.calibration import SCHEMA, Calibration, Value
+from scalewright.catalog.calibration import SCHEMA, Calibration, EngineFit, Value
 from scalewright.observe.calibrate import BenchmarkRun
 from scalewright.records.measurements import Measurements
 
@@ -107,3 +107,15 @@ GPU_VALUES = (
     value("attention_flop_per_s", 600e12, of="bf16"),
     value("attention_backward_ratio", 3.0),
 )
+
+
+def engine_fit(engine: str = "deepspeed", stack: str = "eager", **factors: Any) -> EngineFit:
+    """Factors of a training program, as if fitted to one run."""
+    times = dict.fromkeys(("measured_s", "low_s", "high_s", "before_s", "after_s", "left_out_s"), 0.1)
+    step = {"run": "a", "workload": "language", "label": "a", "num_ranks": 1, "num_steps": 9, "precision": "bf16",
+            "size": 768.0, **times}  # fmt: skip
+    return EngineFit.model_validate({
+        "engine": engine, "stack": stack, "release": "0.19.8", "versions": {}, "created": datetime.now(UTC),
+        "spent_s": 60.0, "steps": [step],
+        "factors": [{"name": name, "factor": f, "low": f, "high": f} for name, f in factors.items()],
+    })  # fmt: skip

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from calibration_cases import GPU_VALUES, calibration
+from calibration_cases import engine_fit as fit
 from scalewright.catalog.calibration import Calibration, EngineFit
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine.calibrated import machine_from_calibration
@@ -19,17 +19,6 @@ from scalewright.planner.question import ask
 CATALOG = Catalog((packaged_data(),))
 SMALL = "layers=12,hidden=768,heads=12,vocab=8192,seq=512"
 LARGE = "layers=8,hidden=2048,heads=16,vocab=32000,seq=4096"
-
-
-def fit(engine: str = "deepspeed", stack: str = "eager", **factors: Any) -> EngineFit:
-    times = dict.fromkeys(("measured_s", "low_s", "high_s", "before_s", "after_s", "left_out_s"), 0.1)
-    step = {"run": "a", "workload": "language", "label": "a", "num_ranks": 1, "num_steps": 9, "precision": "bf16",
-            "size": 768.0, **times}  # fmt: skip
-    return EngineFit.model_validate({
-        "engine": engine, "stack": stack, "release": "0.19.8", "versions": {}, "created": datetime.now(UTC),
-        "spent_s": 60.0, "steps": [step],
-        "factors": [{"name": name, "factor": f, "low": f, "high": f} for name, f in factors.items()],
-    })  # fmt: skip
 
 
 def with_fit(*fits: EngineFit) -> Calibration:

@@ -33,6 +33,11 @@ def framework_named(name: str) -> Framework:
     raise UnknownNameError("framework", name, EMITTERS, hint=f"choose {', '.join(EMITTERS)}")
 
 
+def engine_reading(framework: Framework) -> str:
+    """The engine that reads a framework's file."""
+    return next(info.id for info in all_engines().values() if framework in info.frameworks)
+
+
 def emit(
     *,
     framework: Framework,

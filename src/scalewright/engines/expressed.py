@@ -11,7 +11,7 @@ import numpy as np
 from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.costs.energy import Facility
-from scalewright.engines.emit import Framework, emit, framework_named
+from scalewright.engines.emit import Framework, emit, engine_reading, framework_named
 from scalewright.engines.types import Emitted
 from scalewright.errors import NotExpressedError
 from scalewright.planner.answer import Answer, unselected
@@ -61,7 +61,8 @@ def plan_for_framework(
 ) -> PlanReport:  # fmt: skip
     """A plan with its extras; with a framework it is planned with that framework's stack and has its file."""
     name = None if framework is None else framework_named(framework)
-    report = plan_systems(catalog, systems, options, what_if_text=what_if_text, framework=name)
+    engine = "" if name is None else engine_reading(name)
+    report = plan_systems(catalog, systems, options, what_if_text=what_if_text, framework=name, engine=engine)
     plan = report.plan
     if name is None or plan.best is None:
         return report

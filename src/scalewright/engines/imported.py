@@ -148,8 +148,9 @@ def _prediction(
 
 
 def stack_of(dialect: str) -> str:
-    """The stack of the engine that writes this dialect; planner's choice for a program that is none of them."""
-    return next((info.stack for info in all_engines().values() if info.dialect == dialect), AUTO)
+    """The stack of the engine that writes this dialect, by the engine's name, so that its factors count; the planner's
+    choice for a program that is none of them."""
+    return next((info.id for info in all_engines().values() if info.dialect == dialect), AUTO)
 
 
 def write_import(path: Path, imported: ImportedRun, logs: Sequence[Path]) -> RunDirectory:

@@ -222,11 +222,10 @@ def stack_notes(work: EngineWork) -> tuple[str, ...]:
     """A note where the plan was made with the factors of other software."""
     stack = work.planned.prediction["input"].get("stack")
     planned_with = str(stack.get("id") if isinstance(stack, dict) else stack)
-    framework = work.info.frameworks[0] if work.info.frameworks else ""
-    if planned_with == work.info.stack or not framework:
+    if planned_with in (work.info.stack, work.info.id) or "schema" not in work.planned.prediction:
         return ()
     return (
-        f"the plan's times are those of stack {planned_with}: plan with --emit {framework} for times of this engine",
+        f"the plan's times are those of stack {planned_with}: plan with --stack {work.info.id} for those of the engine",
     )
 
 

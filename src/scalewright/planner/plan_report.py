@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalewright.errors import ConfigError
 from scalewright.planner.answer import Change
+from scalewright.planner.engine_stack import engine_stack
 from scalewright.planner.plan import Compared, Plan, compare, make_plan, what_if, what_if_body
 from scalewright.planner.question import AUTO
 from scalewright.planner.request import PlanOptions, PlanRequest, resolve_request
@@ -45,12 +46,15 @@ class PlanReport:
 
 def plan_systems(
     catalog: Catalog, systems: Sequence[str], options: PlanOptions, *, what_if_text: str | None = None,
-    framework: str | None = None,
+    framework: str | None = None, engine: str = "",
 ) -> PlanReport:  # fmt: skip
-    """Plan for the first system and compare it with the others, with the stack of a framework where one is named."""
+    """Plan for the first system and compare it with the others, with the stack of a framework where one is named.
+
+    `engine` is the program that reads the framework's file: where it has factors of its own, they count.
+    """
     requests = [resolve_request(catalog, name, options) for name in systems]
     if framework is not None:
-        requests = [with_stack_to_emit(catalog, request, framework) for request in requests]
+        requests = [with_stack_to_emit(catalog, request, framework, engine=engine) for request in requests]
     plan = make_plan(catalog, requests[0])
     return PlanReport(
         plan=plan,
@@ -60,11 +64,13 @@ def plan_systems(
     )
 
 
-def with_stack_to_emit(catalog: Catalog, request: PlanRequest, framework: str) -> PlanRequest:
+def with_stack_to_emit(catalog: Catalog, request: PlanRequest, framework: str, *, engine: str = "") -> PlanRequest:
     """The request with the stack that the framework runs with: what is emitted must fit as planned."""
     if request.stack == AUTO:
-        origin = f"--emit {framework}: what it runs with"
-        return replace(request, stack=catalog.stack(framework).id, stack_origin=origin)
+        stack = catalog.stack(framework).id
+        if engine:
+            stack = engine_stack(catalog, request.machine, engine=engine, stack=stack).id
+        return replace(request, stack=stack, stack_origin=f"--emit {framework}: what it runs with")
     if framework in catalog.stack(request.stack).frameworks:
         return request
     own = [name for name in catalog.ids("stacks") if framework in catalog.stack(name).frameworks]

@@ -22,6 +22,7 @@ from scalewright.errors import ConfigError, LayoutError, NotExpressedError
 from scalewright.here.place import HERE, Place, place_of
 from scalewright.planner.context import check_stage_context
 from scalewright.planner.energy_use import facility_of
+from scalewright.planner.engine_stack import named_stack
 from scalewright.planner.generation import (
     USUAL_ENGINE,
     GenerateRequest,
@@ -314,7 +315,7 @@ def resolve_stack(
     """The stack of that name, or of the training program of that name; `auto`: compiled for vision, eager for ZeRO-3
     and on CPUs, else Megatron-Core; on a calibrated machine the stack of `bench language`."""
     if name != AUTO:
-        return _named_stack(name, catalog, machine)
+        return named_stack(name, catalog, machine)
     if is_vision:
         return catalog.stack("compiled")
     if machine is not None and machine.calibration_id:  # what runs here is what was measured here
@@ -322,17 +323,6 @@ def resolve_stack(
         return catalog.stack_of_own_run("graphs" if alone else "off")
     on_cpu = machine is not None and machine.accelerator.kind == "cpu"
     return catalog.stack("eager" if layout.zero >= 3 or on_cpu else "megatron-core")
-
-
-def _named_stack(name: str, catalog: Catalog, machine: Machine | None) -> Stack:
-    """A stack by its name; a training program's has the factors that were fitted here, else on GPUs those shipped."""
-    engine = name.lower()
-    fitted = None if machine is None else machine.engine_stacks.get(engine)
-    if fitted is not None:
-        return catalog.stack(fitted.stack).model_copy(update={"id": engine})
-    entry = catalog.stack(name)
-    on_gpu = machine is not None and machine.accelerator.kind != "cpu"
-    return entry.model_copy(update={"id": engine}) if on_gpu and engine in entry.engine_factors else entry
 
 
 def _check_unused(given_options: dict[str, bool], *, reason: str) -> None:

@@ -31,6 +31,7 @@ from scalewright.observe.collect import CollectedRun, collect
 from scalewright.observe.compare import SLOWED
 from scalewright.observe.readers.reading import read_evidence
 from scalewright.planner.answer import answer
+from scalewright.planner.engine_stack import engine_stack
 from scalewright.planner.question import ask
 from scalewright.records import metric_names as names
 from scalewright.records.documents import parse_json, read_text
@@ -201,9 +202,7 @@ def _stack(
     if point.stack != AUTO:
         return point.stack
     stack = info.stack_with(settings_of(point.set), device=device)
-    fitted = None if machine is None else machine.engine_stacks.get(info.id)
-    has_factors = info.id in catalog.stack(stack).engine_factors if fitted is None else fitted.stack == stack
-    return info.id if has_factors else stack
+    return engine_stack(catalog, machine, engine=info.id, stack=stack).id
 
 
 def _device(point: EngineBenchOptions) -> str:

@@ -14,6 +14,7 @@ from scalewright.catalog.library import Catalog
 from scalewright.errors import ConfigError
 from scalewright.here.place import HERE, Place, place_of
 from scalewright.planner.answer import Answer, answer
+from scalewright.planner.engine_stack import named_stack
 from scalewright.planner.generation import GenerateRequest
 from scalewright.planner.limits import IDLE_TERMS, term_times
 from scalewright.planner.question import Question, ask, resolve_recipe
@@ -83,7 +84,7 @@ class StageKind(PredictedOnly):
         spec = resolve_model(catalog, point.model)
         try:
             fewest = minimum_gpus(
-                spec=spec, machine=place.machine, stack=catalog.stack(point.stack),
+                spec=spec, machine=place.machine, stack=named_stack(point.stack, catalog, place.machine),
                 recipe=resolve_recipe(point.precision, place.machine), stage_name=point.stage,
                 seq=point.prompt + point.response, mode=point.mode,
             )  # fmt: skip
