@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -10,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Cli
+from tests.practice_cluster import started
 
 from scalewright.lab.cluster import Lab
-from scalewright.lab.spec import LabSpec, missing_programs
+from scalewright.lab.spec import LabSpec
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
 PATIENCE_S = 240.0
@@ -22,16 +22,7 @@ _STEP = re.compile(r"steps: (\d+) loss")
 
 @pytest.fixture
 def slurm() -> Iterator[Lab]:
-    spec = LabSpec(num_nodes=1, num_gpus_per_node=2, accounting=False)
-    if os.geteuid() != 0:
-        pytest.skip("a practice cluster needs root")
-    if missing := missing_programs(spec):
-        pytest.skip(f"not installed: {', '.join(missing)}")
-    lab = Lab.up(spec)
-    try:
-        yield lab
-    finally:
-        lab.down()
+    yield from started(LabSpec(num_nodes=1, num_gpus_per_node=2, accounting=False))
 
 
 def wait_for(condition: Callable[[], object], shown: Callable[[], str]) -> None:

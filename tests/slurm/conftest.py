@@ -5,14 +5,14 @@ A test that stops a daemon or a node starts it again: the next test finds the cl
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.practice_cluster import started
 
 from scalewright.lab.cluster import Lab
-from scalewright.lab.spec import LabSpec, missing_programs
+from scalewright.lab.spec import LabSpec
 
 HERE = Path(__file__).parent
 LONGEST = tuple(
@@ -34,18 +34,6 @@ def _turn(item: pytest.Item) -> int:
     if item.path.parent != HERE:
         return 0
     return LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST)
-
-
-def started(spec: LabSpec) -> Iterator[Lab]:
-    if os.geteuid() != 0:
-        pytest.skip("a practice cluster needs root")
-    if missing := missing_programs(spec):
-        pytest.skip(f"not installed: {', '.join(missing)}")
-    lab = Lab.up(spec)
-    try:
-        yield lab
-    finally:
-        lab.down()
 
 
 @pytest.fixture(scope="session")
