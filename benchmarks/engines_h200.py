@@ -1,13 +1,16 @@
-"""Steps of other training programs on one GPU, predicted before and after `calibrate --engine`, beside our own trainer.
+"""Steps of other training programs on one GPU, beside our own trainer: each run is a row, written as soon as it ended.
 
-    python benchmarks/engines_h200.py OUT.jsonl --wheels FOLDER [--engines torchtitan,deepspeed,trl] [--within 570]
+    python benchmarks/engines_h200.py OUT.jsonl --wheels FOLDER [--engines deepspeed,trl,torchtitan] [--within 570]
     python benchmarks/engines_h200.py OUT.jsonl --device cpu --tiny [--python PATH]
 
 Judged are Llamas of 350 million and 1.3 billion parameters, bf16, 2048 tokens, no activation checkpointing. No factor
-is fitted to them: `calibrate --engine` runs other shapes (src/scalewright/study/calibration/engine_points.py). The
-machine itself is described by results/h200_calibration.json, measured on another board of the kind; our own trainer's
-rows show how well that fits this board. torchtitan runs with torch.compile, as its published figures do, and once
-without; the others run eagerly, as they do unless told otherwise. Every row is written as soon as it is known.
+is fitted to them: those come from the shapes that `calibrate --engine` runs
+(src/scalewright/study/calibration/engine_points.py). engines_fit.py fits and judges; it needs the rows only. A run
+that OUT.jsonl has already is not measured again, so that a second call goes on where time ended.
+
+The machine itself is described by results/h200_calibration.json, measured on another board of the kind; our own
+trainer's rows show how well that fits this board. torchtitan runs with torch.compile, as its published figures do, and
+once without; the others run eagerly, as they do unless told otherwise.
 
 `--wheels` is for a machine without a network: wheels are unpacked into a temporary folder and put on PYTHONPATH.
 """
@@ -15,6 +18,7 @@ without; the others run eagerly, as they do unless told otherwise. Every row is 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -23,7 +27,7 @@ import tempfile
 import time
 import traceback
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 UNPACKED = "SCALEWRIGHT_BENCH_UNPACKED"
 BASE = ROOT / "benchmarks" / "results" / "h200_calibration.json"
 STARTED_S = time.monotonic()
-NEEDED_S = {"own": 35.0, "calibrate": 110.0, "judged": 30.0, "kernels": 40.0}
+NEEDED_S = {"own": 40.0, "run": 28.0, "kernels": 40.0}
 """Time that must be left before a stage starts."""
 HEAD = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0, "tie_word_embeddings": False}  # fmt: skip
@@ -42,8 +46,29 @@ JUDGED = {
 }
 TINY = {"llama-s": (3, 128, 4, 352, 512, 128, 2), "llama-m": (2, 256, 4, 704, 1024, 128, 2)}
 """Layers, width, heads, width of the feed-forward, vocabulary, tokens, micro-batch."""
+FITTED, JUDGED_PART = "fitted", "judged"
 ZERO = {"deepspeed": 1}
 """DeepSpeed keeps fp32 weights beside bf16 ones with ZeRO only; with one rank nothing is split."""
+
+
+def known_runs(out: Path) -> set[tuple[str, ...]]:
+    """Runs that the file has."""
+    return {key_of(row) for row in rows_of(out) if row["kind"] in ("run", "own")}
+
+
+def rows_of(out: Path) -> list[dict[str, Any]]:
+    """The rows of a file; one whose writing was cut off is none."""
+    rows = []
+    for line in out.read_text().splitlines() if out.exists() else ():
+        with contextlib.suppress(ValueError):
+            rows.append(json.loads(line))
+    return rows
+
+
+def key_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    if row["kind"] == "own":
+        return "own", row["model"], row["compile"]
+    return "run", row["engine"], row["model"], *row["settings"]
 
 
 def config_of(sizes: tuple[int, ...]) -> dict[str, Any]:
@@ -67,12 +92,11 @@ class Bench:
     def __init__(self, arguments: argparse.Namespace, work: Path) -> None:
         self.arguments, self.work = arguments, work
         self.shapes = TINY if arguments.tiny else JUDGED
-        self.num_steps = 9 if arguments.tiny else 20
-        self.models = {name: work / name / "config.json" for name in self.shapes}
-        for name, path in self.models.items():
-            path.parent.mkdir(parents=True)
-            path.write_text(json.dumps(config_of(self.shapes[name])))
+        self.num_steps = 9 if arguments.tiny else 16
+        self.precision = "fp32" if arguments.device == "cpu" else "bf16"
         self.python = arguments.python or wrapper(work / "python")
+        self.done = known_runs(arguments.out)
+        self.is_cut_off = arguments.out.exists() and not arguments.out.read_bytes().endswith(b"\n")
 
     def left_s(self) -> float:
         return float(self.arguments.within) - (time.monotonic() - STARTED_S)
@@ -80,7 +104,10 @@ class Bench:
     def write(self, **row: Any) -> None:
         row["at_s"] = round(time.monotonic() - STARTED_S, 1)
         with self.arguments.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(("\n" if self.is_cut_off else "") + json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.is_cut_off = False
         shown = {key: value for key, value in row.items() if key not in ("versions", "tail", "kernels")}
         print(json.dumps(shown), flush=True)
 
@@ -98,9 +125,9 @@ class Bench:
         self.write(kind="skipped", stage=stage, left_s=round(self.left_s(), 1), **what)
         return False
 
-    def layout(self, model: str, engine: str) -> str:
-        batch = self.shapes[model][-1]
-        return f"mbs={batch},gbs={batch},zero={ZERO.get(engine, 0)}"
+    def is_due(self, stage: str, **what: Any) -> bool:
+        """Whether a run is neither known nor too long for the time that is left."""
+        return key_of({"kind": stage, **what}) not in self.done and self.has_time(stage, **what)
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run scalewright's own command line, and keep the end of what it says if it fails."""
@@ -120,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--wheels", type=Path)
-    parser.add_argument("--engines", default="torchtitan,deepspeed,trl,huggingface")
+    parser.add_argument("--engines", default="deepspeed,trl,torchtitan")
     parser.add_argument("--within", type=float, default=570.0)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")
@@ -150,28 +177,57 @@ def start_again(arguments: argparse.Namespace) -> None:
 
 
 def measure(bench: Bench) -> None:
+    """Judged runs come first: factors can still be fitted to runs of another call."""
     from scalewright.engines.environment import releases
 
     write_base(bench)
-    bench.write(kind="versions", versions=releases(bench.python), device=bench.arguments.device, gpu=gpu())
+    versions = releases(bench.python)
+    bench.write(kind="versions", versions=versions, device=bench.arguments.device, gpu=gpu())
+    engines = bench.arguments.engines.split(",")
+    for engine in engines:
+        for name, sizes in bench.shapes.items():
+            bench.guarded(engine, partial(run, bench, engine, name, sizes, part=JUDGED_PART))
     for compiled in ("off",) if bench.arguments.device == "cpu" else ("graphs",):
         for model in bench.shapes:
             bench.guarded("own", partial(own, bench, model, compiled))
-    engines = bench.arguments.engines.split(",")
     for engine in engines:
-        bench.guarded(engine, partial(judge_engine, bench, engine))
+        for name, sizes in fitted_shapes(bench).items():
+            bench.guarded(engine, partial(run, bench, engine, name, sizes, part=FITTED))
     if bench.arguments.device == "cuda":
-        for model in bench.shapes:
-            if "torchtitan" in engines and bench.has_time("judged", engine="torchtitan", settings="eager"):
-                eager = ("compile.enable=false",)
-                bench.guarded("eager", partial(judged, bench, "torchtitan", model, settings=eager))
-            bench.guarded("own", partial(own, bench, model, "off"))
-        if bench.has_time("kernels"):
-            bench.guarded("kernels", partial(kernels, bench))
-    from scalewright.catalog import calibration as calibrations
+        measure_more(bench, engines)
+    bench.guarded("fit", partial(judge, bench))
 
-    name = calibrations.names()[0]
-    (bench.arguments.out.parent / "engines_calibration.json").write_text(calibrations.path_of(name).read_text())
+
+def measure_more(bench: Bench, engines: Sequence[str]) -> None:
+    """What helps to explain the rest, if there is time."""
+    for name, sizes in bench.shapes.items():
+        if "torchtitan" in engines:
+            eager = ("compile.enable=false",)
+            bench.guarded("eager", partial(run, bench, "torchtitan", name, sizes, part=JUDGED_PART, settings=eager))
+        bench.guarded("own", partial(own, bench, name, "off"))
+    if bench.has_time("kernels"):
+        bench.guarded("kernels", partial(kernels, bench))
+
+
+def fitted_shapes(bench: Bench) -> dict[str, tuple[int, ...]]:
+    """The shapes that factors are fitted to, by their names."""
+    from scalewright.study.calibration.engine_points import engine_points
+
+    return {
+        one.name: (one.layers, one.hidden, one.heads, one.ffn, one.vocab, one.seq, one.batch)
+        for one in engine_points(bench.arguments.device)
+    }
+
+
+def judge(bench: Bench) -> None:
+    """The errors of all rows so far, printed and not stored: engines_fit.py gives them at any time."""
+    from engines_fit import judged
+
+    from scalewright.catalog import calibration as calibrations
+    from scalewright.catalog.library import open_catalog
+
+    base = calibrations.load(calibrations.names()[0])
+    print(json.dumps(judged(open_catalog(), base, rows_of(bench.arguments.out)), indent=1), flush=True)
 
 
 def gpu() -> dict[str, Any]:
@@ -207,17 +263,26 @@ def cpu_values() -> list[dict[str, Any]]:
 
 def own(bench: Bench, model: str, compiled: str) -> None:
     """Our own trainer on the shape, as `bench language` runs it."""
-    if not bench.has_time("own", model=model, compile=compiled):
+    if not bench.is_due("own", model=model, compile=compiled):
         return
-    path, begun_s = bench.work / f"own-{model}-{compiled}", time.monotonic()
+    path, begun_s, batch = bench.work / f"own-{model}-{compiled}", time.monotonic(), bench.shapes[model][-1]
     done = bench.command(
-        "bench", "language", "--model", str(bench.models[model]), "--layout", bench.layout(model, "own"), "--steps",
-        str(bench.num_steps), "--compile", compiled, "--device", bench.arguments.device, "--run-dir", str(path),
-        "--json",
+        "bench", "language", "--model", str(model_file(bench, model, bench.shapes[model])), "--layout",
+        f"mbs={batch},gbs={batch}", "--steps", str(bench.num_steps), "--compile", compiled, "--device",
+        bench.arguments.device, "--run-dir", str(path), "--json",
     )  # fmt: skip
     if done.returncode == 0:
-        bench.write(kind="own", model=model, compile=compiled, took_s=round(time.monotonic() - begun_s, 1),
-                    **measured(path), **stored_prediction(path))  # fmt: skip
+        bench.write(
+            kind="own", model=model, compile=compiled, sizes=bench.shapes[model], **measured(path),
+            **stored_prediction(path), took_s=round(time.monotonic() - begun_s, 1),
+        )  # fmt: skip
+
+
+def model_file(bench: Bench, name: str, sizes: tuple[int, ...]) -> Path:
+    path = bench.work / "models" / name / "config.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(config_of(sizes)))
+    return path
 
 
 def measured(path: Path) -> dict[str, Any]:
@@ -247,70 +312,30 @@ def stored_prediction(path: Path) -> dict[str, Any]:
             "stack": body["input"]["stack"]}  # fmt: skip
 
 
-def judge_engine(bench: Bench, engine: str) -> None:
-    """Fit the engine's factors to other shapes, then run the judged ones."""
-    if bench.has_time("calibrate", engine=engine):
-        begun_s = time.monotonic()
-        budget = "900s" if bench.arguments.tiny else f"{max(bench.left_s() - 60.0, 70.0):.0f}s"
-        done = bench.command("calibrate", "--engine", engine, "--budget", budget, "--device", bench.arguments.device,
-                             "--python", bench.python, "--json")  # fmt: skip
-        if done.returncode == 0:
-            fit = next(one for one in json.loads(done.stdout)["engines"] if one["engine"] == engine)
-            bench.write(kind="fit", took_s=round(time.monotonic() - begun_s, 1), **fit)
-    for model in bench.shapes:
-        if bench.has_time("judged", engine=engine, model=model):
-            judged(bench, engine, model)
-
-
-def judged(bench: Bench, engine: str, model: str, settings: tuple[str, ...] = ()) -> None:
-    """One run that no factor was fitted to, beside what was predicted of it without and with the factors."""
-    path, begun_s = bench.work / f"{engine}-{model}{'-set' if settings else ''}", time.monotonic()
+def run(
+    bench: Bench, engine: str, name: str, sizes: tuple[int, ...], *, part: str, settings: tuple[str, ...] = ()
+) -> None:
+    """One run of an engine, as `bench engine` does it. The row has what was measured and what was run, nothing that
+    could fail to be computed."""
+    if not bench.is_due("run", engine=engine, model=name, settings=list(settings)):
+        return
+    path, begun_s = bench.work / f"{engine}-{name}{'-set' if settings else ''}", time.monotonic()
+    layout, precision = f"mbs={sizes[-1]},gbs={sizes[-1]},zero={ZERO.get(engine, 0)}", bench.precision
     done = bench.command(
-        "bench", "engine", engine, "--model", str(bench.models[model]), "--layout", bench.layout(model, engine),
-        "--steps", str(bench.num_steps), "--device", bench.arguments.device, "--run-dir", str(path), "--python",
-        bench.python, *(word for setting in settings for word in ("--set", setting)), "--json",
+        "bench", "engine", engine, "--model", str(model_file(bench, name, sizes)), "--layout", layout, "--steps",
+        str(bench.num_steps), "--precision", precision, "--device", bench.arguments.device, "--run-dir", str(path),
+        "--python", bench.python, *(word for setting in settings for word in ("--set", setting)), "--json",
     )  # fmt: skip
     if done.returncode == 0:
         bench.write(
-            kind="judged",
-            engine=engine,
-            model=model,
-            settings=list(settings),
-            took_s=round(time.monotonic() - begun_s, 1),
-            **measured(path),
-            **predictions(path),
-        )
+            kind="run", part=part, engine=engine, model=name, sizes=sizes, settings=list(settings), layout=layout,
+            precision=precision, device=bench.arguments.device, release=release_of(path),
+            took_s=round(time.monotonic() - begun_s, 1), **measured(path),
+        )  # fmt: skip
 
 
-def predictions(path: Path) -> dict[str, Any]:
-    """What the catalogue, the machine's calibration and the engine's factors each say of a run."""
-    from dataclasses import replace
-
-    from scalewright.catalog import calibration as calibrations
-    from scalewright.catalog.library import open_catalog
-    from scalewright.costs.machine import machine_from_system
-    from scalewright.costs.machine.calibrated import machine_from_calibration
-    from scalewright.costs.machine.stack_costs import EngineStack, StackFactors
-    from scalewright.engines.info import find_engine
-    from scalewright.observe.engine_fit import engine_step_s
-    from scalewright.records.documents import read_document
-    from scalewright.records.run_directory import RunDirectory
-    from scalewright.workload import engine_run
-
-    catalog, directory = open_catalog(), RunDirectory(path)
-    run = engine_run.from_document(read_document(directory.config, engine_run.ENGINE_RUN), where=str(path))
-    stack = find_engine(run.engine).stack_with(run.settings, device=run.device)
-    calibration = calibrations.load(calibrations.names()[0])
-    fitted = machine_from_calibration(catalog, calibration)
-    plain = {run.engine: EngineStack(stack=stack, release="", factors=StackFactors())}
-    catalogued = machine_from_system(catalog, calibration.base, partition_name=calibration.partition)
-    known = fitted.engine_stacks.get(run.engine)
-    after = engine_step_s(catalog, run, fitted) if known is not None and known.stack == stack else None
-    return {
-        "stack": stack, "release": run.version, "layout": str(run.layout), "precision": run.precision,
-        "catalogue_s": engine_step_s(catalog, run, replace(catalogued, engine_stacks=plain)),
-        "before_s": engine_step_s(catalog, run, replace(fitted, engine_stacks=plain)), "after_s": after,
-    }  # fmt: skip
+def release_of(path: Path) -> str:
+    return str(json.loads((path / "config.json").read_text()).get("version", ""))
 
 
 KINDS = {

@@ -1,8 +1,8 @@
 """Factors of a training program's stack: what short runs of it show that stack and machine do not explain.
 
-At most three of four factors: host work, crossings of memory outside products, attention, and the optimizer's
-crossings. The set is the one under which the runs are most probable, as for residuals of a machine. Each run is then
-predicted with factors that were fitted to the other runs only.
+Host work and crossings of memory outside products are always fitted; a third factor, on the optimizer's crossings or on
+attention, is the one under which the runs are more probable. Few short runs cannot say which of them is slow, so each
+factor is held to what is usual for it. Each run is then predicted with factors that were fitted to the others only.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import numpy as np
 
 from scalewright.catalog.calibration import Calibration, StackFactor, StackFactorName, Step
 from scalewright.catalog.library import Catalog
+from scalewright.catalog.types import Stack
 from scalewright.costs.machine import Machine
 from scalewright.costs.machine.calibrated import machine_from_calibration
-from scalewright.costs.machine.stack_costs import EngineStack, StackFactors
+from scalewright.costs.machine.stack_costs import EngineStack, StackFactors, shipped_factors
 from scalewright.observe.collect import CollectedRun
 from scalewright.observe.real_steps import median_interval, steady_runs
-from scalewright.observe.residuals import FactorProblem, Floats, RealStep, chosen_factors
+from scalewright.observe.residuals import FactorFit, FactorProblem, Floats, RealStep, most_probable
 from scalewright.planner.answer import answer
 from scalewright.planner.question import ask
 from scalewright.records import metric_names as names
@@ -31,8 +32,16 @@ from scalewright.workload.engine_run import EngineRun
 from scalewright.workload.model import ModelSpec
 
 CANDIDATES: tuple[StackFactorName, ...] = get_args(StackFactorName)
-SPREAD = 0.6
-"""How far from 1 a factor may be expected, as a deviation of its logarithm: programs differ more than two sessions."""
+SETS: tuple[tuple[StackFactorName, ...], ...] = (
+    (), ("host", "elementwise"), ("host", "elementwise", "update"), ("host", "elementwise", "attention"),
+)  # fmt: skip
+SPREADS: dict[StackFactorName, float] = {"host": 0.7, "elementwise": 0.6, "update": 0.8, "attention": 0.15}
+"""How far from 1 a factor may be expected, as a deviation of its logarithm. Programs differ in their host code, in what
+they fuse and in their optimizer; attention is one kernel, the same in most of them."""
+KNOWN_SPREAD = 0.4
+"""The same around the factor that the catalogue has of the program."""
+NOISE_FRAC = 0.05
+"""Error of a run that no factor can explain: our own trainer's are as far off on a calibrated GPU."""
 FARTHEST = math.log(10.0)
 MIN_RUNS = 2
 """Runs without which nothing can be left out of a fit."""
@@ -47,18 +56,23 @@ class FittedEngine:
 
 
 def fit_engine(
-    steps: Sequence[RealStep], *, engine: str, stack: str, machine_of: Callable[[int], Machine]
-) -> FittedEngine:
-    """The factors that these runs of an engine show, on the machine that so many ranks share."""
+    steps: Sequence[RealStep], *, engine: str, stack: str, machine_of: Callable[[int], Machine],
+    usual: Mapping[StackFactorName, float] | None = None,
+) -> FittedEngine:  # fmt: skip
+    """The factors that these runs of an engine show, on the machine that so many ranks share.
+
+    `usual` are the program's factors on other machines.
+    """
 
     def predicted(factors: Mapping[StackFactorName, float]) -> Floats:
         return _predicted(steps, engine=engine, stack=stack, machine_of=machine_of, factors=factors)
 
     problem: FactorProblem[StackFactorName] = FactorProblem(
         measured=np.array([step.measured_s for step in steps]), candidates=CANDIDATES, predicted=predicted,
-        spread=SPREAD, farthest=FARTHEST,
+        spreads=SPREADS | dict.fromkeys(usual or {}, KNOWN_SPREAD), usual=usual or {}, noise_frac=NOISE_FRAC,
+        farthest=FARTHEST,
     )  # fmt: skip
-    chosen, fit = chosen_factors(problem)
+    chosen, fit = _fitted(problem)
     before, after = problem.predicted_s((), np.zeros(0)), problem.predicted_s(chosen, fit.logs)
     factors = tuple(
         _factor(name, float(log), float(dev)) for name, log, dev in zip(chosen, fit.logs, fit.deviations, strict=True)
@@ -72,6 +86,19 @@ def fit_engine(
         for i, s in enumerate(steps)
     )  # fmt: skip
     return FittedEngine(factors=factors, steps=rows)
+
+
+def _fitted(problem: FactorProblem[StackFactorName]) -> tuple[tuple[StackFactorName, ...], FactorFit]:
+    return most_probable(problem, SETS)
+
+
+def usual_factors(stack: Stack, engine: str, *, device: str) -> dict[StackFactorName, float]:
+    """A program's factors in the catalogue, which are of GPUs."""
+    shipped = stack.engine_factors.get(engine)
+    if shipped is None or device == "cpu":
+        return {}
+    factors = shipped_factors(shipped)
+    return {"host": factors.host_factor, "elementwise": factors.elementwise_factor, "update": factors.update_factor}
 
 
 def _factor(name: StackFactorName, log: float, deviation: float) -> StackFactor:
@@ -94,7 +121,7 @@ def _left_out_s(problem: FactorProblem[StackFactorName], index: int, before: Flo
     """A run as predicted from the others alone: their own choice of factors, too."""
     if len(problem.measured) < MIN_RUNS:
         return float(before[index])
-    chosen, fit = chosen_factors(problem.without(index))
+    chosen, fit = _fitted(problem.without(index))
     return float(problem.predicted_s(chosen, fit.logs)[index])
 
 

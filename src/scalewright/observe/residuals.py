@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Generic, Protocol, TypeVar
 
@@ -181,8 +181,12 @@ class FactorProblem(Generic[Name]):
     candidates: tuple[Name, ...]
     predicted: Callable[[Mapping[Name, float]], Floats]
     """Seconds of each step under some factors; those that are not named are 1."""
-    spread: float = FACTOR_SPREAD
-    """How far from 1 a factor may be expected, as a deviation of its logarithm."""
+    spreads: Mapping[Name, float] = field(default_factory=dict)
+    """How far from its usual value a factor may be expected, as a deviation of its logarithm; else FACTOR_SPREAD."""
+    usual: Mapping[Name, float] = field(default_factory=dict)
+    """What a factor is expected to be; else 1."""
+    noise_frac: float = NOISE_FRAC
+    """Error of a step that no factor can explain."""
     farthest: float = FARTHEST
     """Logarithm of the largest factor."""
 
@@ -198,21 +202,24 @@ class FactorProblem(Generic[Name]):
         )
 
     def fit(self, names: Sequence[Name]) -> FactorFit:
-        """Factors with the least squared log error, held to 1 by a prior; Gauss-Newton with numerical slopes.
+        """Factors with the least squared log error, held to what is usual by a prior; Gauss-Newton with numerical
+        slopes.
 
         Left-out errors follow from the leverage of each step (e / (1 - h)), which is exact where the logarithm of a
         prediction is linear in those of the factors.
         """
         num, target = len(names), np.log(self.measured)
-        logs, slopes = np.zeros(num), np.zeros((len(self.measured), num))
-        weight = (NOISE_FRAC / self.spread) ** 2  # a factor that does nothing stays at 1
-        normal = weight * np.eye(num)
+        usual = np.array([math.log(self.usual.get(name, 1.0)) for name in names])
+        logs, slopes = usual, np.zeros((len(self.measured), num))
+        spreads = np.array([self.spreads.get(name, FACTOR_SPREAD) for name in names])
+        weight = (self.noise_frac / spreads) ** 2  # a factor that does nothing stays at what is usual
+        normal = np.diag(weight)
         now = np.log(self.predicted_s(names, logs))
         for _ in range(NUM_NEWTON_STEPS if num else 0):
             moved = [np.log(self.predicted_s(names, logs + step)) for step in np.eye(num) * SMALL_STEP]
             slopes = np.stack([(there - now) / SMALL_STEP for there in moved], axis=1)
-            normal = slopes.T @ slopes + weight * np.eye(num)
-            move = np.linalg.solve(normal, slopes.T @ (target - now) - weight * logs)
+            normal = slopes.T @ slopes + np.diag(weight)
+            move = np.linalg.solve(normal, slopes.T @ (target - now) - weight * (logs - usual))
             logs = np.clip(logs + np.clip(move, -LARGEST_MOVE, LARGEST_MOVE), -self.farthest, self.farthest)
             now = np.log(self.predicted_s(names, logs))
             if float(np.abs(move).max()) < CLOSE_ENOUGH:
@@ -223,7 +230,8 @@ class FactorProblem(Generic[Name]):
         variance = float(left @ left) / max(len(left) - num, 1)
         spread = np.sqrt(np.diag(inverse) * variance)
         room = np.linalg.slogdet(normal / weight)[1] if num else 0.0
-        log_evidence = -0.5 * (float(left @ left) / NOISE_FRAC**2 + float(logs @ logs) / self.spread**2 + room)
+        unusual = float(np.sum(((logs - usual) / spreads) ** 2))
+        log_evidence = -0.5 * (float(left @ left) / self.noise_frac**2 + unusual + room)
         return FactorFit(
             logs=logs, deviations=spread, left_out=left / (1.0 - leverage), log_evidence=float(log_evidence)
         )  # fmt: skip
@@ -231,11 +239,11 @@ class FactorProblem(Generic[Name]):
 
 def chosen_factors(problem: FactorProblem[Name]) -> tuple[tuple[Name, ...], FactorFit]:
     """The set of at most three factors that makes the steps most probable: each must explain more than it could."""
-    best: tuple[Name, ...] = ()
-    fit = problem.fit(best)
-    for num in range(1, min(MAX_RESIDUALS, len(problem.measured) - 1) + 1):
-        for names in combinations(problem.candidates, num):
-            tried = problem.fit(names)
-            if tried.log_evidence > fit.log_evidence:
-                best, fit = names, tried
-    return best, fit
+    most = min(MAX_RESIDUALS, len(problem.measured) - 1)
+    return most_probable(problem, [names for num in range(most + 1) for names in combinations(problem.candidates, num)])
+
+
+def most_probable(problem: FactorProblem[Name], sets: Sequence[tuple[Name, ...]]) -> tuple[tuple[Name, ...], FactorFit]:
+    """Of some sets of factors the one that makes the steps most probable; of equal ones the first."""
+    fits = [(names, problem.fit(names)) for names in sets]
+    return max(fits, key=lambda pair: pair[1].log_evidence)

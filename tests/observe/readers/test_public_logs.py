@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.observe.readers.log_cases import assert_step
 
+from scalewright.observe.evidence.series import step_series
 from scalewright.observe.readers.reading import read_evidence
 
 LOGS = Path(__file__).parents[2] / "golden" / "logs"
@@ -37,6 +38,16 @@ def test_maxtext() -> None:
         assert fact.num_tokens == 4 * 2048
         assert fact.tokens_per_s == pytest.approx(2048 / fact.time_s, rel=2e-3)
         assert fact.flop_per_s == pytest.approx(31.86e12 / fact.time_s, rel=2e-3)
+
+
+def test_deepspeed_of_ours_has_as_many_steps_as_were_made() -> None:
+    """The engine reports a step 0 when it is made, and each step three times: itself, its timer, our program."""
+    series = step_series(read_evidence([LOGS / "deepspeed_zero2_own.log"]))
+    assert series.numbers == list(range(1, 9))
+    steps = series.by_rank[0]
+    assert [fact.time_s for fact in steps[2:5]] == [0.169759, 0.18948, 0.191633]
+    assert (steps[0].loss, steps[-1].loss) == (6.253532, 5.870831)
+    assert series.median_s == 0.192282  # of the last five times
 
 
 def test_deepspeed_chat_and_its_two_engines() -> None:

@@ -128,6 +128,14 @@ def num_ranks(evidence: Evidence) -> int:
     return max(len({one.rank for one in evidence.steps}), 1)
 
 
+def ranks_in_words(evidence: Evidence, series: StepSeries) -> str:
+    """Ranks that reported: `2 ranks`, or `1 of 2 ranks` where the job has more."""
+    reported, configured = len(series.ranks), num_ranks(evidence)
+    if reported < configured:
+        return f"{reported:,} of {configured:,} ranks"
+    return f"{reported:,} rank{'' if reported == 1 else 's'}"
+
+
 def elapsed_s(evidence: Evidence, series: StepSeries) -> float | None:
     """Time from the end of one steady step to the end of the next, summed: with all that happens between steps.
 

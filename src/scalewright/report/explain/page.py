@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright import __version__, units
-from scalewright.observe.evidence.series import step_series
+from scalewright.observe.evidence.series import ranks_in_words, step_series
 from scalewright.observe.findings.rule import Explained
 from scalewright.records.documents import write_text
 from scalewright.report.explain.charts import PLOT_OF, Chart, charts
@@ -46,7 +46,7 @@ def _summary(explanation: Explanation) -> str:
     if not series.numbers:
         return "No steps were read."
     middle = "" if series.median_s is None else f", median {units.format(series.median_s, units.SECONDS)}"
-    return f"{len(series.numbers):,} steps of {len(series.ranks):,} ranks{middle}."
+    return f"{len(series.numbers):,} steps of {ranks_in_words(explanation.evidence, series)}{middle}."
 
 
 def findings_section(findings: Any, drawn: list[Chart]) -> Markup:

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from scalewright import units
 from scalewright.observe.evidence.facts import Spot
-from scalewright.observe.evidence.series import step_series
+from scalewright.observe.evidence.series import ranks_in_words, step_series
 from scalewright.observe.findings.rule import Explained, FindingRule
 from scalewright.report.console import plain_table
 from scalewright.report.explain.breakdown import print_breakdown
@@ -53,8 +53,7 @@ def _print_heading(console: Console, explanation: Explanation) -> None:
     series = step_series(explanation.evidence)
     parts = []
     if series.numbers:
-        ranks = len(series.ranks)
-        parts.append(f"{len(series.numbers):,} steps of {ranks:,} rank{'' if ranks == 1 else 's'}")
+        parts.append(f"{len(series.numbers):,} steps of {ranks_in_words(explanation.evidence, series)}")
         if series.median_s is not None:
             parts.append(f"median {units.format(series.median_s, units.SECONDS)}")
     ends = [one for one in explanation.evidence.happenings if one.kind in ("finished", "exited")]

@@ -26,7 +26,7 @@ from scalewright.engines.prepare import settings_of
 from scalewright.errors import ConfigError, EnvironmentFailedError
 from scalewright.here.devices import device_here
 from scalewright.here.place import calibrated_here, fingerprint_here, versions_here
-from scalewright.observe.engine_fit import MIN_RUNS, fit_engine, machines_of, read_engine_steps
+from scalewright.observe.engine_fit import MIN_RUNS, fit_engine, machines_of, read_engine_steps, usual_factors
 from scalewright.records.documents import to_json, write_text
 from scalewright.records.host_load import load_now
 from scalewright.records.run_directory import RunDirectory, new_run_id
@@ -169,7 +169,8 @@ def engine_fit_of(
             "written; give a longer --budget"
         )
     fitted = fit_engine(
-        steps, engine=info.id, stack=request.stack, machine_of=machines_of(catalog, request.base)
+        steps, engine=info.id, stack=request.stack, machine_of=machines_of(catalog, request.base),
+        usual=usual_factors(catalog.stack(request.stack), info.id, device=request.device),
     )  # fmt: skip
     disturbed = disturbance_note(paths) if request.device == "cpu" else ""
     return EngineFit(
