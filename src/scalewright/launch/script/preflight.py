@@ -9,6 +9,7 @@ from __future__ import annotations
 PREFLIGHT = r"""
 # Pre-flight: before the run, ranks report where they are and measure each other. Skipped without scalewright.
 rm -f -- "$run_dir/preflight/result.json"
+if_installed='"$0" -c "import scalewright" 2>/dev/null || exit 0; exec "$0" "$@"'
 # A failing node must not end the step: the other nodes decide without it.
 @RUN@ || true
 if ((noticed)); then requeue 'asked to stop'; fi
@@ -51,7 +52,7 @@ say "running on $node_list"
 def preflight_step(outer: list[str], python: str, *, num_spares: int) -> str:
     """The step that runs the check. `outer` is what the ranks' step runs around its command: rank, image, torchrun."""
     spares = f" --spares {num_spares}" if num_spares else ""
-    check = f'{python} -m scalewright.run preflight --run-dir "$run_dir"{spares}'
+    check = f'bash -c "$if_installed" {python} -m scalewright.run preflight --run-dir "$run_dir"{spares}'
     words = ['run_step "${step_flags[@]}" --kill-on-bad-exit=0', *outer, check]
     return PREFLIGHT.strip("\n").replace("@RUN@", " \\\n    ".join(words))
 
