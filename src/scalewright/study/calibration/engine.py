@@ -174,7 +174,7 @@ def engine_fit_of(
     )  # fmt: skip
     disturbed = disturbance_note(paths) if request.device == "cpu" else ""
     return EngineFit(
-        engine=info.id, stack=request.stack, release=installed[info.distribution or info.import_name],
+        engine=info.id, stack=request.stack, release=installed[info.installed_as(installed)],
         versions=dict(installed), settings=dict(request.settings),
         created=datetime.now(UTC).replace(microsecond=0), spent_s=max(spent_s, 0.1), factors=fitted.factors,
         steps=fitted.steps, notes=tuple(filter(None, [*notes, *short, disturbed])),

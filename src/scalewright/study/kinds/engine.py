@@ -167,7 +167,7 @@ class EngineKind:
         installed = check_installed(info, python, force=point.force)
         job = rendered(info.id, request)
         _check_whole(job)
-        run = replace(run, version=installed[info.distribution or info.import_name])
+        run = replace(run, version=installed[info.installed_as(installed)])
         execution = replace(execution, config=run.document(), engine_job=job, engine_run=run, engine_releases=installed)
         return _predicted(catalog, point, info, request, run, execution) if predicts else execution
 
