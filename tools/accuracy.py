@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from claims import calibrated_h200, held_out, json_lines, left_out, mean_size, percent
+from claims import calibrated_h200, engine_fits, held_out, json_lines, left_out, mean_size, percent
 from markdown_table import cell, table
 
 Validation = dict[str, Any]
@@ -203,6 +203,23 @@ def calibrated_cpu_table() -> str:
         )
     head = ("ranks", "mean error", "worst", "within 20 %", "inside the 90 % interval", "spread of the repeats")
     return table(head, rows)
+
+
+def engines_h200_table() -> str:
+    """Runs of other training programs on one H200, and how far off each way of predicting them is."""
+    rows = []
+    for engine, program in engine_fits().items():
+        for run in program["runs"]:
+            time = f"{1e3 * run['measured_s']:.1f} ms"
+            errors = (percent_or_dash(run[key], signed=True) for key in ENGINE_ERRORS)
+            rows.append((f"{engine} {program['release']}", run["label"].removesuffix(", bf16"), time, *errors))
+    return table(("program", "run", "measured", *ENGINE_ERRORS.values()), rows, left=2)
+
+
+ENGINE_ERRORS = {
+    "before": "plain stack", "other_program": "factors of the other program", "after": "after the fit",
+    "left_out": "left out of the fit", "left_out_held": "left out, held to the other program",
+}  # fmt: skip
 
 
 def rl_errors() -> str:

@@ -79,6 +79,19 @@ def calibrated_h200() -> tuple[dict[str, Any], ...]:
     return tuple(json_lines("h200_calibrated.jsonl"))
 
 
+@functools.cache
+def engine_fits() -> dict[str, Any]:
+    """What benchmarks/engines_fit.py --write stored."""
+    stored: dict[str, Any] = json.loads((RESULTS / "h200_engines_fit.json").read_text())
+    return stored
+
+
+def _sizes(key: str) -> str:
+    """The smallest and the largest size of an error, over all programs."""
+    runs = [run for program in engine_fits().values() for run in program["runs"]]
+    return _range([abs(run[key]) for run in runs if run[key] is not None])
+
+
 def mean_size(errors: list[float]) -> str:
     return percent(statistics.fmean(abs(error) for error in errors))
 
@@ -97,6 +110,9 @@ def _within(operations: list[dict[str, Any]], most_frac: float) -> str:
 
 
 CLAIMS: dict[str, Callable[[], str]] = {
+    # other training programs on one H200
+    "engines_known": lambda: _sizes("other_program"),
+    "engines_left_out": lambda: _sizes("left_out_held"),
     # sources that nothing was fitted to
     "held_out_balanced": lambda: percent(held_out()["all"]["balanced_mean_ape_frac"]),
     "held_out_mean": lambda: percent(held_out()["all"]["mean_ape_frac"]),

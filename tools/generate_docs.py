@@ -283,6 +283,7 @@ REGIONS = {
     "accuracy": lambda: accuracy.five_rows(validation()),
     "held-out": accuracy.held_out_table,
     "calibrated-h200": accuracy.calibrated_h200_table,
+    "engines-h200": accuracy.engines_h200_table,
     "calibrated-cpu": accuracy.calibrated_cpu_table,
     "accuracy-summary": lambda: accuracy.fitted_summary(validation()),
     "accuracy-groups": lambda: accuracy.groups(validation()),

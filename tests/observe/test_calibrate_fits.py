@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +28,7 @@ from scalewright.costs.machine import Machine, machine_from_system
 from scalewright.costs.machine.calibrated import machine_from_calibration
 from scalewright.launch.prepare.outlook import language_outlook, vision_outlook
 from scalewright.observe.calibrate import convolution_rows, full_tile_flop_per_s, unmeasured_words, values_from
-from scalewright.observe.residuals import RealStep, fit_residuals
+from scalewright.observe.residuals import RealStep, bounded_factor, fit_residuals
 from scalewright.workload import language_run
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import from_shape
@@ -203,6 +204,17 @@ def test_few_steps_leave_the_catalogues_interval() -> None:
     assert len(fitted.residuals) <= 1
     assert fitted.language_interval is None
     assert fit_residuals(CATALOG, truth, []).steps == ()
+
+
+def test_steps_of_a_machine_that_others_used_leave_factors_within_bounds() -> None:
+    """Such steps say nothing about a factor: its deviation alone would be a million."""
+    plain = calibration(*CPU_VALUES)
+    steps = language_steps(plain)
+    slowed = [replace(step, measured_s=step.measured_s * 200.0 ** (i % 2)) for i, step in enumerate(steps)]
+    for one in fit_residuals(CATALOG, plain, slowed).residuals:
+        assert one.factor / 4.0 <= one.low * 1.001
+        assert one.high <= 4.0 * one.factor * 1.001
+    assert bounded_factor(0.0, 15.0, farthest=math.log(4.0)) == pytest.approx({"factor": 1.0, "low": 0.25, "high": 4.0})
 
 
 @settings(max_examples=3, deadline=None)

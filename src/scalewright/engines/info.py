@@ -20,7 +20,8 @@ KIND = "training-engine"
 EAGER, COMPILED = "eager", "compiled"
 """Catalogued stacks of PyTorch without and with torch.compile."""
 Tested = Literal["run", "parsed", "rendered"]
-"""run: our tests train with it; parsed: its own code reads our files, nothing was trained; rendered: text only."""
+"""run: our tests train with it, or it was run by hand; parsed: its own code reads our files, nothing was trained;
+rendered: text only."""
 _RELEASE = re.compile(r"^\d+(\.\d+)*$")
 
 

@@ -22,7 +22,7 @@ from scalewright.costs.machine.calibrated import machine_from_calibration
 from scalewright.costs.machine.stack_costs import EngineStack, StackFactors, shipped_factors
 from scalewright.observe.collect import CollectedRun
 from scalewright.observe.real_steps import median_interval, steady_runs
-from scalewright.observe.residuals import FactorFit, FactorProblem, Floats, RealStep, most_probable
+from scalewright.observe.residuals import FactorFit, FactorProblem, Floats, RealStep, bounded_factor, most_probable
 from scalewright.planner.answer import answer
 from scalewright.planner.question import ask
 from scalewright.records import metric_names as names
@@ -102,9 +102,7 @@ def usual_factors(stack: Stack, engine: str, *, device: str) -> dict[StackFactor
 
 
 def _factor(name: StackFactorName, log: float, deviation: float) -> StackFactor:
-    """A factor with its deviation, which few and restless runs may leave without bounds."""
-    dev = min(deviation, FARTHEST)
-    return StackFactor(name=name, factor=math.exp(log), low=math.exp(log - dev), high=math.exp(log + dev))
+    return StackFactor(name=name, **bounded_factor(log, deviation, farthest=FARTHEST))
 
 
 def _predicted(

@@ -48,6 +48,8 @@ LARGEST_MOVE = 0.7
 """Of a logarithm in one step: a fit walks, it does not leap."""
 FARTHEST = math.log(4.0)
 """A factor beyond this has another cause: another process, a wrong count."""
+WIDEST = math.log(1000.0)
+"""Half of an interval: steps of a machine that others used give no bound at all."""
 MOST_LEVERAGE = 0.9
 """A step that alone decides a factor says little about how well others are predicted."""
 
@@ -97,7 +99,7 @@ def fit_residuals(catalog: Catalog, calibration: Calibration, steps: Sequence[Re
     before, after = problem.predicted_s((), np.zeros(0)), problem.predicted_s(chosen, fit.logs)
     left_out = problem.measured * np.exp(-fit.left_out)
     residuals = tuple(
-        Residual(name=name, factor=math.exp(log), low=math.exp(log - dev), high=math.exp(log + dev))
+        Residual(name=name, **bounded_factor(float(log), float(dev), farthest=FARTHEST))
         for name, log, dev in zip(chosen, fit.logs, fit.deviations, strict=True)
     )
     rows = tuple(
@@ -114,6 +116,12 @@ def fit_residuals(catalog: Catalog, calibration: Calibration, steps: Sequence[Re
         language_interval=_interval_of("language", rows, chosen),
         vision_interval=_interval_of("vision", rows, chosen),
     )
+
+
+def bounded_factor(log: float, deviation: float, *, farthest: float) -> dict[str, float]:
+    """A factor with its deviation, which few and restless steps may leave without bounds."""
+    dev = min(deviation, farthest)
+    return {"factor": math.exp(log), "low": math.exp(log - dev), "high": math.exp(log + dev)}
 
 
 def _interval_of(workload: str, rows: Sequence[Step], chosen: Sequence[ResidualName]) -> Interval | None:
@@ -144,6 +152,7 @@ def interval(steps: Sequence[LeftOutStep], *, num_factors: int) -> Interval | No
     deviation = math.sqrt(float(errors @ errors) / len(errors))
     factor = T_95[freedom - 1] if freedom <= len(T_95) else T_MANY
     half = max(factor * deviation * math.sqrt(1.0 + 1.0 / len(errors)), math.log1p(NOISE_FRAC))
+    half = min(half, WIDEST)
     return Interval(low_frac=math.exp(-half), high_frac=math.exp(half), num_steps=len(errors))
 
 

@@ -23,7 +23,7 @@ from scalewright.records.types import EnvName, ExitCode
 POLL_S = 1.0
 MOST_KEPT_BYTES = 1 << 16
 OUT_OF_MEMORY = re.compile(r"oom[-_ ]kill|Out Of Memory|exceeded (?:job|step) memory limit", re.IGNORECASE)
-SLURM_KILLED = "Slurm killed a rank that took more host memory than the job has; ask for more with --mem"
+SLURM_KILLED = "Slurm killed a rank that took more host memory than the job has; ask for more: --directive mem=64G"
 
 
 def is_inside(env: Mapping[str, str]) -> bool:

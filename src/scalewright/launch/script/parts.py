@@ -301,7 +301,7 @@ find_cause() {
         return 0
     fi
     if [[ -f /proc/$$/fd/2 ]] && tail -c "+$((log_bytes + 1))" "/proc/$$/fd/2" | grep -aqiE "$out_of_memory"; then
-        why='out of memory: Slurm killed a rank that took more host memory than the job has; ask for more with --mem'
+        why='out of memory: a rank took more host memory than the job has; ask for more with --directive mem=64G'
     fi
     [[ -z $why ]] || rm -f -- "$run_dir/exit_info.json"
 }

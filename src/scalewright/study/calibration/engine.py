@@ -63,18 +63,6 @@ class EngineCalibrationRequest:
     force: bool = False
     """Go on with a release that the tests do not cover."""
 
-    def __post_init__(self) -> None:
-        if "language" not in self.info.trains:
-            raise ConfigError(f"{self.info.title} trains no language model by steps: nothing can be fitted to it")
-        shortest_s = MIN_RUNS * FIRST_RUN_S[self.device]
-        if not shortest_s <= self.budget_s < float("inf"):
-            raise ConfigError(
-                f"a budget of {units.format(self.budget_s, units.SECONDS)} is too small for {MIN_RUNS} runs of "
-                f"{self.info.title}: give --budget of {shortest_s:.0f} s or more"
-            )
-        if self.num_ranks < 1:
-            raise ConfigError(f"--ranks {self.num_ranks}: give 1 or more")
-
     @property
     def stack(self) -> str:
         """Catalogued stack that the factors multiply."""
@@ -93,11 +81,26 @@ def engine_calibration_here(
     """A fit of an engine on this machine, over the calibration that the machine has."""
     info = find_engine(engine)
     kind = cast(DeviceKind, device_here(device, num_ranks=ranks or 1))
+    _check_possible(info, device=kind, budget_s=budget_s, num_ranks=ranks or 1)
     root = Path("results") / STUDY if out is None else out
     return EngineCalibrationRequest(
         info=info, base=_base(catalog, name, kind), device=kind, python=engine_python(python), num_ranks=ranks or 1,
         budget_s=budget_s, folder=root / new_run_id(info.id), settings=settings_of(settings), force=force,
     )  # fmt: skip
+
+
+def _check_possible(info: EngineInfo, *, device: DeviceKind, budget_s: float, num_ranks: int) -> None:
+    """Refuse what a calibration of the machine would not change."""
+    if "language" not in info.trains:
+        raise ConfigError(f"{info.title} trains no language model by steps: nothing can be fitted to it")
+    shortest_s = MIN_RUNS * FIRST_RUN_S[device]
+    if not shortest_s <= budget_s < float("inf"):
+        raise ConfigError(
+            f"a budget of {units.format(budget_s, units.SECONDS)} is too small for {MIN_RUNS} runs of {info.title}: "
+            f"give --budget of {shortest_s:.0f} s or more"
+        )
+    if num_ranks < 1:
+        raise ConfigError(f"--ranks {num_ranks}: give 1 or more")
 
 
 def _base(catalog: Catalog, name: str | None, device: DeviceKind) -> Calibration:

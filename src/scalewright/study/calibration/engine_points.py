@@ -1,6 +1,7 @@
-"""The runs that `calibrate --engine` fits a training program's stack to: at most four short ones of small Llamas.
+"""The runs that `calibrate --engine` fits a training program's stack to: at most five short ones of small Llamas.
 
-Each is bound by something else: the host, products with their element-wise work, attention, the update of many weights.
+Each is bound by something else: the host, products with their element-wise work, the update of many weights, attention.
+The last one lies between them. Without it, a factor that one run alone decides cannot be judged by the others.
 """
 
 from __future__ import annotations
@@ -46,12 +47,14 @@ GPU_POINTS = (
     EnginePoint(layers=8, hidden=2048, heads=16, ffn=5632, vocab=32000, seq=2048, batch=6),
     EnginePoint(layers=16, hidden=1536, heads=12, ffn=4096, vocab=32000, seq=2048, batch=1),
     EnginePoint(layers=6, hidden=1024, heads=16, ffn=2816, vocab=32000, seq=8192, batch=2),
+    EnginePoint(layers=4, hidden=3072, heads=24, ffn=8192, vocab=32000, seq=1024, batch=4),
 )
 CPU_POINTS = (
     EnginePoint(layers=6, hidden=96, heads=4, ffn=256, vocab=512, seq=64, batch=1),
     EnginePoint(layers=2, hidden=384, heads=6, ffn=1024, vocab=2048, seq=256, batch=4),
     EnginePoint(layers=3, hidden=256, heads=4, ffn=704, vocab=8192, seq=128, batch=1),
     EnginePoint(layers=2, hidden=128, heads=4, ffn=352, vocab=512, seq=1024, batch=2),
+    EnginePoint(layers=4, hidden=192, heads=4, ffn=512, vocab=1024, seq=128, batch=4),
 )
 
 
