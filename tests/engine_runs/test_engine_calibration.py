@@ -41,13 +41,13 @@ def test_factors_of_short_runs_improve_the_prediction_of_another(cli: Cli, engin
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(MODEL))
     before_s = predicted_s(cli, tmp_path, "deepspeed")
-    done = cli("calibrate", "--engine", "deepspeed", "--as", "mine", "--device", "cpu", "--budget", "150s", "--python",
+    done = cli("calibrate", "--engine", "deepspeed", "--as", "mine", "--device", "cpu", "--budget", "90s", "--python",
                engines_python, "--json", cwd=tmp_path, env=home(tmp_path), timeout=200)  # fmt: skip
     assert done.returncode == 0, done.stderr
     (fit,) = json.loads(done.stdout)["engines"]
     assert fit["engine"] == "deepspeed"
     assert fit["release"].startswith("0.19")
-    assert 2 <= len(fit["steps"]) <= 4
+    assert 2 <= len(fit["steps"]) <= 5
     run = tmp_path / "judged"
     judged = cli("bench", "engine", "deepspeed", "--model", str(tmp_path / "model" / "config.json"), "--layout",
                  "mbs=2,gbs=2,zero=1", "--steps", "12", "--device", "cpu", "--system", "mine", "--python",
