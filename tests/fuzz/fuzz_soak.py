@@ -5,6 +5,9 @@
 reads that many mutated inputs, shared among the kinds, and prints a table; `make soak` calls it. `summary.json` in the
 folder has the figures, and `failures/` what failed. The same `--seed` makes the same inputs. pytest is not needed.
 
+Each share that is done is a line of `shares.jsonl` at once, and the summary is written again every few seconds: a run
+that is cut off keeps its figures. The same command on the same folder reads only the shares that are missing.
+
 Each share of inputs is read in a process of its own, forked from one that has imported everything. A reader that no
 signal stops is killed by its parent, and counts as one that hangs.
 """
@@ -13,10 +16,8 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import multiprocessing
 import os
-import platform
 import resource
 import shutil
 import sys
@@ -31,6 +32,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from fuzz_results import FuzzResults
 from fuzzed_inputs import HANG, HANG_WALL_S, PROBLEMS, TRACEBACK, FuzzCounts, fuzz, summary
 from inputs import INPUTS, NEEDS_TORCH
 
@@ -128,26 +130,26 @@ def _lost(share: Share, keep: Path, problem: str, text: str) -> FuzzCounts:
     return counts
 
 
-def soak(options: argparse.Namespace, scratch: Path, keep: Path) -> dict[str, FuzzCounts]:
-    waiting = deque(shares(options.inputs, options.kinds, options.seed))
-    totals = {kind: FuzzCounts() for kind in options.kinds}
+def soak(options: argparse.Namespace, results: FuzzResults, scratch: Path) -> None:
+    """Read every share that has no result yet, or those that begin before the time is over."""
+    every = shares(options.inputs, options.kinds, results.first_seed)
+    waiting = deque(share for share in every if share[:2] not in results.finished)
     stop_s = time.monotonic() + options.seconds
     running: list[Share] = []
     while running or (waiting and time.monotonic() < stop_s):
         while waiting and len(running) < options.processes and time.monotonic() < stop_s:
-            running.append(_start(*waiting.popleft(), scratch, keep))
+            running.append(_start(*waiting.popleft(), scratch, results.failures))
         wait([share.pipe for share in running], timeout=1.0)
         for share in list(running):
-            counts = _result(share, keep)
+            counts = _result(share, results.failures)
             if counts is None:
                 continue
             running.remove(share)
             share.pipe.close()
             shutil.rmtree(share.folder, ignore_errors=True)
-            totals[share.kind].add(counts)
+            results.add(share.kind, share.seed, counts)
             sys.stdout.write("".join(f"{failure}\n\n" for failure in counts.failures))
             sys.stdout.flush()
-    return totals
 
 
 def _warm_up(kinds: list[str]) -> None:
@@ -181,31 +183,22 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=1_000_000, help="of all kinds together")
     parser.add_argument("--kinds", nargs="+", choices=list(INPUTS), default=list(INPUTS))
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="first of the seeds; a share has one")
+    parser.add_argument("--seed", type=int, help="first of the seeds, one for a share; default: the folder's, or new")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start nothing more after this time")
-    parser.add_argument("--out", type=Path, help="folder of the summary and the failures")
+    parser.add_argument("--out", type=Path, help="folder of the summary and the failures; a second run goes on in it")
     options = parser.parse_args()
     out = (options.out or Path(tempfile.mkdtemp(prefix="fuzz-"))).absolute()
-    keep = out / "failures"
-    keep.mkdir(parents=True, exist_ok=True)
-    began_s = time.monotonic()
+    results = FuzzResults.open(out, kinds=options.kinds, seed=options.seed, processes=options.processes)
+    if results.finished:
+        sys.stdout.write(f"goes on after {results.every.num_cases:,} inputs in {out}\n")
     _warm_up(options.kinds)
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as scratch:
-        totals = soak(options, Path(scratch), keep)
-    wall_s = time.monotonic() - began_s
-    _print(totals)
-    every = FuzzCounts()
-    for counts in totals.values():
-        every.add(counts)
-    figures = {
-        "schema": "scalewright.fuzz_soak/v1", "seed": options.seed, "processes": options.processes,
-        "wall_s": round(wall_s, 1), "python": platform.python_version(), "machine": platform.processor(),
-        "all": summary(every), "kinds": {kind: summary(counts) for kind, counts in totals.items()},
-        "failures": every.failures,
-    }  # fmt: skip
-    (out / "summary.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        soak(options, results, Path(scratch))
+    results.write_summary()
+    _print(results.totals)
+    every = results.every
     num_failed = sum(every.problems.values())
-    sys.stdout.write(f"{every.num_cases:,} inputs, {num_failed} failed, {wall_s:.0f} s; {out / 'summary.json'}\n")
+    sys.stdout.write(f"{every.num_cases:,} inputs, {num_failed} failed, {results.wall_s:.0f} s; {results.summary}\n")
     return int(num_failed > 0)
 
 

@@ -194,30 +194,34 @@ def main() -> int:
     began_s = time.monotonic()
     sizes = [options.kills // num_directories + (n < options.kills % num_directories) for n in range(num_directories)]
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    options.out.mkdir(parents=True, exist_ok=True)
+    runs: list[KillCounts] = []
     with (
         tempfile.TemporaryDirectory(prefix="kills-", dir=memory) as scratch,
         ProcessPoolExecutor(options.processes, mp_context=multiprocessing.get_context("fork")) as pool,
     ):
         jobs = [(number, size, began_s + options.seconds, scratch) for number, size in enumerate(sizes)]
-        runs = list(pool.map(_soak_one, jobs))
-    whole = {
-        name: sum(getattr(run, name) for run in runs)
-        for name in ("num_kills", "num_lost", "num_torn", "num_losses", "num_unequal")
-    }
-    problems = [run.problem for run in runs if run.problem]
-    figures = {
-        "schema": "scalewright.kill_soak/v1", **whole, "wall_s": round(time.monotonic() - began_s, 1),
-        "processes": options.processes, "python": platform.python_version(), "problems": problems,
-        "runs": [asdict(run) for run in runs],
-    }  # fmt: skip
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "summary.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write("".join(f"{problem}\n\n" for problem in problems))
+        for run in pool.map(_soak_one, jobs):
+            runs.append(run)  # a soak that is cut off keeps what it has
+            figures = _summary(runs, processes=options.processes, wall_s=time.monotonic() - began_s)
+            (options.out / "summary.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    sys.stdout.write("".join(f"{problem}\n\n" for problem in figures["problems"]))
     sys.stdout.write(
-        f"{whole['num_kills']} kills: {whole['num_lost']} checkpoints lost, {whole['num_torn']} torn; "
-        f"{whole['num_unequal']} of {whole['num_losses']} losses differ; {figures['wall_s']:.0f} s\n"
+        f"{figures['num_kills']} kills: {figures['num_lost']} checkpoints lost, {figures['num_torn']} torn; "
+        f"{figures['num_unequal']} of {figures['num_losses']} losses differ; {figures['wall_s']:.0f} s\n"
     )
-    return int(bool(problems) or whole["num_lost"] + whole["num_torn"] + whole["num_unequal"] > 0)
+    is_sound = figures["num_lost"] + figures["num_torn"] + figures["num_unequal"] == 0
+    return int(bool(figures["problems"]) or not is_sound)
+
+
+def _summary(runs: list[KillCounts], *, processes: int, wall_s: float) -> dict[str, Any]:
+    """The figures of the run directories that are done."""
+    sums = ("num_kills", "num_lost", "num_torn", "num_losses", "num_unequal")
+    return {
+        "schema": "scalewright.kill_soak/v1", **{name: sum(getattr(run, name) for run in runs) for name in sums},
+        "wall_s": round(wall_s, 1), "processes": processes, "python": platform.python_version(),
+        "problems": [run.problem for run in runs if run.problem], "runs": [asdict(run) for run in runs],
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
