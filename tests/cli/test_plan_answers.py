@@ -140,6 +140,18 @@ def test_a_rival_that_changes_more_than_its_choice_says_what(here: Here) -> None
     assert any(re.match(rf"{knob}={getattr(rival, knob)}, mbs={rival.mbs} +[\d.]+ m?s ", line) for line in lines)
 
 
+def test_a_faster_rival_is_said_to_be_faster(here: Here, tmp_path: Path) -> None:
+    """A rival may be faster where the winner was chosen for its safety: its gap is no negative time."""
+    file = tmp_path / "plan.json"
+    here(*EXAMPLE, "--out", str(file))
+    document = json.loads(file.read_text())
+    rival = loser_of(document, "recompute")
+    rival["loss_s"] = -1.5
+    file.write_text(json.dumps(document))
+    line = next(text for text in here("plan-show", str(file)).stdout.splitlines() if "not as safe" in text)
+    assert re.search(r"recompute=\w+ +1\.50 s faster ", line), line
+
+
 def loser_of(document: dict[str, Any], knob: str) -> dict[str, Any]:
     return next(loser for loser in document["why_others_lost"] if loser["knob"] == knob and "loss_s" in loser)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+import json
 import os
 import pickle
 import shutil
@@ -124,6 +125,15 @@ def test_a_file_that_was_cut_off_is_refused_by_name(copies: dict[str, Path], nam
     os.truncate(damaged, damaged.stat().st_size // 2)
     with pytest.raises(DocumentError, match=rf"{damaged}: has \d+ bytes, not \d+: the data set is damaged"):
         open_samples(copies[name])
+
+
+def test_a_description_that_names_an_impossible_file_is_refused(copies: dict[str, Path]) -> None:
+    description = copies["shards"] / "dataset.json"
+    body = json.loads(description.read_text())
+    body["files"] = {"9" * 400 + ".tar": 3}
+    description.write_text(json.dumps(body))
+    with pytest.raises(DocumentError, match=r"dataset.json: names a file that cannot be read \(9+\.\.\. \(404"):
+        open_samples(copies["shards"])
 
 
 def test_a_shard_that_shrinks_while_it_is_read_is_refused_by_name_and_number(copies: dict[str, Path]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from scalewright.errors import DocumentError
+from scalewright.errors import DocumentError, shortened
 from scalewright.records.documents import document, read_document, write_document
 from scalewright.records.loader import restore
 
@@ -93,7 +93,13 @@ def check_files(folder: Path, description: Description) -> None:
     """Refuse a data set whose files are not as long as when they were written."""
     for name, expected_bytes in description.files.items():
         path = folder / name
-        actual_bytes = path.stat().st_size if path.is_file() else -1
+        try:
+            actual_bytes = path.stat().st_size if path.is_file() else -1
+        except OSError as error:  # a name that no file can have
+            raise DocumentError(
+                f"{folder / DESCRIPTION}: names a file that cannot be read ({shortened(name)}: {error.strerror}); "
+                "make or copy the data set again"
+            ) from error
         if actual_bytes != expected_bytes:
             problem = "is missing" if actual_bytes < 0 else f"has {actual_bytes} bytes, not {expected_bytes}"
             raise DocumentError(f"{path}: {problem}: the data set is damaged; make or copy it again")

@@ -155,10 +155,11 @@ def _print_losers(console: Console, plan: Document, *, whole: bool) -> None:
             table.add_row(escape(name), "excluded", escape(loser["sentence"]))
             continue
         terms = units.format_differences(loser["terms_s"], units.SECONDS)
+        gap = _s(abs(loser["loss_s"]))
         if loser["loss_s"] < 0:
-            terms = f"not as safe; {terms}"
+            gap, terms = f"{gap} faster", f"not as safe; {terms}"
         moved = _moved_with(names, plan["best"]["layout_text"], loser["layout"])
-        table.add_row(escape(name), _s(loser["loss_s"]), escape(f"with {moved}: {terms}" if moved else terms))
+        table.add_row(escape(name), gap, escape(f"with {moved}: {terms}" if moved else terms))
     console.print()
     console.print(table)
 
