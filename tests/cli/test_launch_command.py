@@ -203,6 +203,56 @@ def test_words_of_sbatch_are_shown_when_it_refuses(here: Here, sbatch: Path, ref
     assert "printed no job id: 'Submitted'" in refused(here(*LUMI, *COMMAND), 3)
 
 
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def refuse(sbatch: Path, words: str) -> None:
+    (sbatch / "sbatch").write_text(f'#!/bin/sh\necho "sbatch: error: {words}" >&2\nexit 1\n')
+
+
+def test_a_refused_job_leaves_nothing_behind(here: Here, sbatch: Path, tmp_path: Path) -> None:
+    refuse(sbatch, "invalid account")
+    (tmp_path / "mine").mkdir()
+    before = files_in(tmp_path)
+    assert here(*LUMI, *COMMAND).returncode == 3
+    assert here(*LUMI, "--run-dir", "mine", *COMMAND).returncode == 3
+    assert files_in(tmp_path) == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bin", "mine"]
+    assert not list((tmp_path / "mine").iterdir())
+
+
+def test_a_refused_plan_and_array_leave_nothing_behind(
+    here: Here, sbatch: Path, plan_file: Path, tmp_path: Path
+) -> None:
+    refuse(sbatch, "invalid account")
+    (tmp_path / "items.txt").write_text("a\nb\n")
+    before = files_in(tmp_path)
+    assert here(*LUMI, "--array", "items.txt", "--", "python", "train.py", "{item}").returncode == 3
+    plan = ("launch", str(plan_file), "--site", "lumi", "--account", "project_465000123")
+    assert here(*plan, "--run-dir", "planned").returncode == 3
+    assert files_in(tmp_path) == before
+
+
+def test_a_refused_attempt_of_a_run_leaves_the_run_as_it_was(here: Here, sbatch: Path, tmp_path: Path) -> None:
+    words = (*LUMI, "--run-dir", "run")
+    assert here(*words, *COMMAND).returncode == 0
+    before = files_in(tmp_path / "run")
+    refuse(sbatch, "invalid account")
+    assert here(*words, "--qos", "debug", *COMMAND).returncode == 3
+    assert files_in(tmp_path / "run") == before
+
+
+def test_a_job_that_may_have_been_accepted_keeps_its_run(here: Here, sbatch: Path, tmp_path: Path) -> None:
+    refuse(sbatch, "Unable to contact slurm controller (connect failure)")
+    assert here(*LUMI, "--run-dir", "silent", *COMMAND).returncode == 3
+    (sbatch / "sbatch").write_text("#!/bin/sh\necho Submitted\n")
+    done = here(*LUMI, "--run-dir", "odd", *COMMAND)
+    assert (done.returncode, "printed no job id" in done.stderr) == (3, True)
+    for name in ("silent", "odd"):
+        assert len(json.loads((tmp_path / name / "jobs.json").read_text())["slurm_jobs"]) == 1
+
+
 def test_plan_becomes_a_run_that_scalewright_can_do(here: Here, sbatch: Path, plan_file: Path, tmp_path: Path) -> None:
     done = here("launch", str(plan_file), "--site", "lumi", "--account", "project_465000123", "--run-dir", "r")
     assert (done.returncode, done.stdout) == (0, "77\n"), done.stderr

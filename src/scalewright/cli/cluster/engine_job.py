@@ -61,10 +61,12 @@ def _finish(
     from scalewright.catalog.library import open_catalog
     from scalewright.engines.plan_job import write_engine_job
     from scalewright.launch.graph.launches import submit_alone
+    from scalewright.launch.job_files import kept_if_submitted
     from scalewright.launch.script.render import render
     from scalewright.launch.single_job import next_commands
     from scalewright.launch.slurm.sbatch import check_sbatch
     from scalewright.records.documents import document, to_json
+    from scalewright.records.run_directory import RunDirectory
 
     script = render(request, site)
     body: dict[str, Any] = {
@@ -76,8 +78,9 @@ def _finish(
     commands: dict[str, str] = {}
     if not dry_run:
         check_sbatch()
-        write_engine_job(work, request, script, site=site, catalog=open_catalog(catalog))
-        body["job"] = submit_alone(request, site, items=(), say=_say)
+        with kept_if_submitted(RunDirectory(request.run_dir), [request.run_dir / name for name in work.job.files]):
+            write_engine_job(work, request, script, site=site, catalog=open_catalog(catalog))
+            body["job"] = submit_alone(request, site, items=(), say=_say)
         output, notes, commands = f"{body['job']}\n", list(script.notes), next_commands(request, body["job"])
         body["next"] = list(commands.values())
     if not as_json:

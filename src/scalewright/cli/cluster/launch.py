@@ -220,6 +220,7 @@ def _finish(
     """Print the script, or write the run directory and submit."""
     from scalewright.catalog.library import open_catalog
     from scalewright.launch.graph.launches import submit_alone
+    from scalewright.launch.job_files import kept_if_submitted
     from scalewright.launch.script.render import render
     from scalewright.launch.single_job import (
         large_job_warning,
@@ -230,6 +231,7 @@ def _finish(
     )
     from scalewright.launch.slurm.sbatch import check_sbatch
     from scalewright.records.documents import document, to_json
+    from scalewright.records.run_directory import RunDirectory
     from scalewright.sites.scheduler import Runner
 
     script, library = render(request, site), open_catalog(catalog)
@@ -245,8 +247,10 @@ def _finish(
         check_sbatch()
         if warning := size_warning(request, site, Runner(max_tries=1)):
             _say(f"warning: {warning}")
-        write_job(work, request, script, items=items, site=site, catalog=library)
-        body["job"] = submit_alone(request, site, items=items, say=_say)
+        lists = () if request.array is None else (request.array.manifest,)
+        with kept_if_submitted(RunDirectory(request.run_dir), lists):
+            write_job(work, request, script, items=items, site=site, catalog=library)
+            body["job"] = submit_alone(request, site, items=items, say=_say)
         output, notes, commands = f"{body['job']}\n", list(script.notes), next_commands(request, body["job"])
         body["next"] = list(commands.values())
     notes += filter(None, [requeue_note(work, request)])

@@ -25,6 +25,7 @@ from scalewright.launch.graph.outcome import after_failure, after_silence, below
 from scalewright.launch.graph.progress import ALL_PARTS, Decision, JobToSubmit, decide, excluded_nodes, views
 from scalewright.launch.slurm.commands import NO_TASK, Slurm, Statuses, Submission
 from scalewright.launch.slurm.job_state import RETRIED, JobState, TaskStatus
+from scalewright.launch.slurm.sbatch import NoJobIdError
 from scalewright.launch.slurm.task_ranges import format_ranges
 from scalewright.records.documents import write_document
 from scalewright.records.node_list import expand_nodes
@@ -159,8 +160,8 @@ class Driver:
                     break
                 self._submit_one(job, planned)
         except ScalewrightError as error:
-            # If the scheduler did not answer, it may still have accepted the job: the record of it stays.
-            if not isinstance(error, SchedulerAwayError):
+            # If the scheduler gave no answer, it may still have accepted the job: the record of it stays.
+            if not isinstance(error, SchedulerAwayError | NoJobIdError):
                 self._forget_unsubmitted(before, first)
             error.args = (f"{error}{self._submitted_so_far()}",)
             raise

@@ -151,6 +151,7 @@ class LaunchFolder:
     graph = NamedPath("graph.json")
     stop = NamedPath("stop")
     """If this file exists, a running driver cancels its jobs and ends."""
+    lock = NamedPath(".jobs.lock")
 
     def job(self, name: str) -> Path:
         """Folder of a job of the graph."""
@@ -193,7 +194,7 @@ class LaunchFolder:
         """Lock the folder for one driver. Without file locks in the file system, a second driver is not refused."""
         with environment_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path / ".jobs.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            handle = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             with contextlib.suppress(OSError):
                 try:

@@ -214,10 +214,19 @@ class Slurm:
                 wait = self.runner.wait_s(attempt)
                 self.runner.say(f"{error}; trying again in {wait:.0f} s")
                 self.runner.sleep(wait)
-                accepted_id = self.find([job.tag]).get(job.tag)
+                accepted_id = self._accepted_id(job.tag)
                 if accepted_id is not None:
                     return accepted_id
         raise AssertionError("max_tries is at least 1")
+
+    def _accepted_id(self, tag: str) -> str | None:
+        """Id of a job for which sbatch got no answer; None: no such job. If nobody can tell, it stays unknown."""
+        try:
+            return self.find([tag]).get(tag)
+        except SchedulerAwayError:
+            raise
+        except EnvironmentFailedError as error:
+            raise SchedulerAwayError(f"sbatch got no answer, and the job cannot be looked for: {error}") from error
 
     def find(self, tags: Sequence[str]) -> dict[str, str]:
         """Ids of the user's jobs by tag: first from the queue, then from accounting."""

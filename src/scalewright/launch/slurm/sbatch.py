@@ -7,6 +7,11 @@ import shutil
 
 from scalewright.errors import EnvironmentFailedError
 
+
+class NoJobIdError(EnvironmentFailedError):
+    """sbatch ended well and named no job. It is unknown whether there is one."""
+
+
 _JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$")
 
 
@@ -15,7 +20,7 @@ def parse_job_id(text: str) -> str:
     for line in reversed(text.splitlines()):
         if match := _JOB_ID.match(line.strip()):
             return match.group(1)
-    raise EnvironmentFailedError(f"sbatch printed no job id: {' '.join(text.split())[:200]!r}; look with squeue")
+    raise NoJobIdError(f"sbatch printed no job id: {' '.join(text.split())[:200]!r}; look with squeue")
 
 
 def check_sbatch() -> None:
