@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import multiprocessing
 import json
+import multiprocessing
 import os
 import pickle
 import shutil

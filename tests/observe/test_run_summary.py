@@ -92,6 +92,15 @@ def test_measurement_far_from_the_prediction_is_said_to_be_outside(tmp_path: Pat
     assert summary.compared(names.STEP_TIME).inside is False
 
 
+def test_an_interval_with_an_open_end_is_no_interval(tmp_path: Path) -> None:
+    directory = make_run(tmp_path / "r")
+    body = json.loads(directory.prediction.read_text())
+    body["step_time_interval_s"] = [1.0, None]
+    directory.prediction.write_text(json.dumps(body))
+    compared = summarize(collect(directory)).compared(names.STEP_TIME)
+    assert (compared.interval, compared.inside) == (None, None)
+
+
 def test_rollup_has_percentiles_per_minute_and_rates_of_counters(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "r")
     rows = {(row.minute, row.name): row for row in write_rollup(directory)}

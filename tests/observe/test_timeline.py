@@ -169,3 +169,42 @@ def test_what_does_not_end_a_run_is_no_cause(one: Happening) -> None:
 )  # fmt: skip
 def test_words_of_programs_say_the_cause(message: str, cause: str) -> None:
     assert story(event("traceback", message, rank=0)).cause == cause
+
+
+STOPPED = "Received SIGTERM: 15"
+OWN = "ValueError: bad batch"
+
+
+@pytest.mark.parametrize("seconds", [(None, None), (100.0, 101.0)], ids=["by lines", "by times"])
+def test_an_error_before_a_signal_is_the_cause_and_one_right_after_it_follows_from_it(
+    seconds: tuple[float | None, float | None],
+) -> None:
+    first, second = seconds
+    error_first = story(
+        event("traceback", OWN, line=8, at_s=first),
+        event("signal", STOPPED, line=9, at_s=second, values={"signal": 15.0}),
+    )
+    assert error_first.cause == "rank-failed"
+    assert [one.role for one in error_first.moments] == ["initiating", "teardown"]
+    signal_first = story(
+        event("signal", STOPPED, line=3, at_s=first, values={"signal": 15.0}),
+        event("traceback", OWN, line=9, at_s=second),
+    )
+    assert signal_first.cause == "stopped-by-signal"
+    assert [one.role for one in signal_first.moments] == ["initiating", "cascading"]
+
+
+def test_an_error_long_after_a_signal_is_its_own() -> None:
+    signal = event("signal", STOPPED, line=3, at_s=100.0, values={"signal": 15.0})
+    assert story(signal, event("traceback", OWN, line=9, at_s=900.0)).cause == "rank-failed"
+    assert story(signal, event("traceback", OWN, line=900)).cause == "rank-failed"
+
+
+def test_an_error_after_a_signal_does_not_hide_the_error_of_another_rank() -> None:
+    """The launcher ends rank 0 because rank 1 failed; the logs have no times."""
+    timeline = story(
+        event("signal", STOPPED, line=3, file="rank0.log", rank=0, values={"signal": 15.0}),
+        event("traceback", "RuntimeError: interrupted", line=9, file="rank0.log", rank=0),
+        event("traceback", OWN, line=400, file="rank1.log", rank=1),
+    )
+    assert (timeline.cause, timeline.initiating[0].happening.rank) == ("rank-failed", 1)

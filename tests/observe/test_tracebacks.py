@@ -187,3 +187,16 @@ Root Cause (first observed failure):
     assert [(one.rank, one.values["exit_code"]) for one in other] == [(1, 1.0)]
     assert first[0].at_s is not None
     assert other[0].at_s == first[0].at_s + 1.0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Received SIGTERM: 15", "rank 3: caught signal SIGUSR1, saving", "Received Signals.SIGTERM death signal, shutting down",
+        "train.py got SIGINT", "Terminated", "job.sh: line 12: 3412 Killed                  python train.py",
+    ],
+)  # fmt: skip
+def test_a_signal_after_a_traceback_is_no_part_of_its_message(line: str) -> None:
+    (one,) = happenings(MISSING + line + "\n", "traceback")
+    assert line not in one.message
+    assert one.message == happenings(MISSING, "traceback")[0].message

@@ -9,6 +9,7 @@ from scalewright import units
 from scalewright.records.documents import read_document
 from scalewright.records.measurements import read_measurements, write_measurements
 from scalewright.records.run_directory import RunDirectory
+from scalewright.records.unit_keys import whole_interval
 
 COMPARED = {"tokens_per_s": "tokens_per_s", "ttft_s": "ttft_median_s", "itl_s": "itl_median_s"}
 """Predicted figures, and the measured ones beside which they stand."""
@@ -49,7 +50,7 @@ def _comparisons(row: dict[str, Any], load: dict[str, Any]) -> list[dict[str, An
         measured, predicted = row.get(key), load.get(name)
         if measured is None or predicted is None:
             continue
-        interval = load.get(INTERVALS[name])
+        interval = whole_interval(load.get(INTERVALS[name]))
         comparisons.append(
             {
                 "load": row["load"], "name": name, "measured": measured, "predicted": predicted, "interval": interval,

@@ -11,6 +11,7 @@ from scalewright.observe.collect import CollectedRun
 from scalewright.observe.vision_summary import VisionSummary, summarize_vision
 from scalewright.records import metric_names as names
 from scalewright.records.documents import document
+from scalewright.records.unit_keys import whole_interval
 
 THROUGHPUTS = (names.TOKENS_PER_S, names.IMAGES_PER_S)
 ENERGY_OF = {names.NODE_ENERGY: "whole nodes", names.GPU_ENERGY: "GPUs", names.CPU_ENERGY: "CPUs"}
@@ -127,7 +128,6 @@ def summarize(run: CollectedRun) -> RunSummary:
 
 def _comparisons(run: CollectedRun, *, is_vision: bool) -> tuple[Comparison, ...]:
     prediction = run.prediction or {}
-    interval = prediction.get("step_time_interval_s")
     num_gpus = prediction.get("num_gpus", 1)
     per_gpu = prediction.get("tokens_per_s_per_gpu")
     flop, time_s = prediction.get("model_flop"), prediction.get("step_time_s")
@@ -138,7 +138,7 @@ def _comparisons(run: CollectedRun, *, is_vision: bool) -> tuple[Comparison, ...
             unit="s",
             measured=run.median(names.STEP_TIME, slowest=True),
             predicted=time_s,
-            interval=None if interval is None else (interval[0], interval[1]),
+            interval=whole_interval(prediction.get("step_time_interval_s")),
         ),
         Comparison(
             name=names.IMAGES_PER_S,

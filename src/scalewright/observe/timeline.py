@@ -24,6 +24,8 @@ KERNEL_LATE_S = 120.0
 """Slurm, the kernel and drivers may write why they ended a process so long after its launcher noticed the end."""
 TOGETHER_S = 30.0
 """The same cause on several ranks within this time is one event: ranks of one layout run out of memory in one step."""
+LINES_AFTER_SIGNAL = 100
+"""The same where lines have no time: a traceback has so many lines."""
 SAME_CHARACTERS = 40
 """Errors of two ranks are the same if they begin alike."""
 STEPS_AFTER = 5
@@ -103,7 +105,7 @@ def build_timeline(evidence: Evidence) -> Timeline:
         for one in map(_with_rank, [*evidence.happenings, *_job_ends(evidence)])
         if (meaning := meaning_of(one)).part != "background"
     ]
-    events = _with_lone_signals(_without_repeats(spoken))
+    events = _with_signals(_without_repeats(spoken), clocks)
     causes = [one for one in events if one.meaning.part == "cause"]
     overcome = _overcome(evidence, causes)
     first, is_certain = _first_cause(
@@ -124,15 +126,36 @@ def build_timeline(evidence: Evidence) -> Timeline:
     )
 
 
-def _with_lone_signals(events: list[Moment]) -> list[Moment]:
-    """A signal that a program says it received is teardown beside any cause, and the cause where there is no other."""
-    if any(one.meaning.part == "cause" or one.happening.kind == "traceback" for one in events):
-        return events
-    stopped = Meaning(part="cause", cause="stopped-by-signal")
-    return [
-        replace(one, meaning=stopped) if one.happening.kind == "signal" and RECEIVED in one.happening.message else one
-        for one in events
-    ]
+def _with_signals(events: list[Moment], clocks: Clocks) -> list[Moment]:
+    """A signal that a program says it received is teardown beside any cause, and the cause where there is no other.
+
+    An error that the same log shows right after the signal follows from it: the handler raised it, or work was cut off.
+    """
+    received = [one for one in events if one.happening.kind == "signal" and RECEIVED in one.happening.message]
+    provoked = {
+        id(one) for one in events
+        if one.meaning.cause == "rank-failed" and any(_is_right_after(signal, one, clocks) for signal in received)
+    }  # fmt: skip
+    has_cause = any(
+        id(one) not in provoked and (one.meaning.part == "cause" or one.happening.kind == "traceback") for one in events
+    )
+    meanings = {key: Meaning(part="echo") for key in provoked}
+    if not has_cause:
+        meanings |= {id(one): Meaning(part="cause", cause="stopped-by-signal") for one in received}
+    return [replace(one, meaning=meanings.get(id(one), one.meaning)) for one in events]
+
+
+def _is_right_after(signal: Moment, one: Moment, clocks: Clocks) -> bool:
+    """Whether the log of a rank shows an event within the time or the lines in which a signal takes effect."""
+    sent, seen = signal.happening, one.happening
+    if sent.spot.file != seen.spot.file or sent.spot.line >= seen.spot.line:
+        return False
+    if None not in (sent.rank, seen.rank) and sent.rank != seen.rank:
+        return False
+    late_s = None if signal.at_s is None or one.at_s is None else one.at_s - signal.at_s
+    if late_s is not None:
+        return late_s <= TOGETHER_S + clocks.slack_s(sent, seen)
+    return seen.spot.line - sent.spot.line <= LINES_AFTER_SIGNAL
 
 
 def _overcome(evidence: Evidence, causes: Sequence[Moment]) -> set[int]:

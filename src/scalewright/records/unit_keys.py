@@ -90,6 +90,13 @@ def _quantity_problem(key: str, value: Any, *, is_signed: bool) -> str:
     return ""
 
 
+def whole_interval(value: Any) -> tuple[float, float] | None:
+    """Both ends of a document's interval; None if there is no interval, or an end of it is not known."""
+    if not isinstance(value, list) or len(value) != 2 or not all(map(_is_number, value)):
+        return None
+    return float(value[0]), float(value[1])
+
+
 def _is_interval(value: Any) -> bool:
     """Low and high; None for an end that is not known."""
     if not isinstance(value, list) or len(value) != 2 or not all(end is None or _is_number(end) for end in value):

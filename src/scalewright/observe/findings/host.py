@@ -11,6 +11,7 @@ from scalewright.observe.evidence.series import setting_number, setting_spots, s
 from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, ranks_named
 from scalewright.records.node_devices import parse_cpu_list
+from scalewright.records.unit_keys import whole_interval
 
 BUSY_FRAC = 0.25
 """Share of the cores that other work may use before it slows a run that uses them all."""
@@ -95,10 +96,10 @@ def _without_threads(evidence: Evidence, *, num_ranks: int, num_cores: int) -> G
     """Threads wait for each other beyond their wait for cores: a prediction for this machine sees that."""
     measured = _saved(core_wait_frac(evidence), num_ranks=num_ranks, num_cores=num_cores)
     series, prediction = step_series(evidence), evidence.prediction or {}
-    interval = prediction.get("step_time_interval_s")
-    if prediction.get("confidence") != "calibrated" or not isinstance(interval, list) or not series.times_s:
+    interval = whole_interval(prediction.get("step_time_interval_s"))
+    if prediction.get("confidence") != "calibrated" or interval is None or not series.times_s:
         return measured
-    saved = 1.0 - float(interval[1]) / (sum(series.times_s) / len(series.times_s))
+    saved = 1.0 - interval[1] / (sum(series.times_s) / len(series.times_s))
     if measured is not None and measured.step_time_frac >= saved:
         return measured
     how = "measured against predicted: the slow end of the predicted interval, which has a thread for each core"

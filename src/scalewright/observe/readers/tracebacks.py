@@ -47,6 +47,12 @@ _CONTROL_FLOW = {
     "LookupError", "NotImplementedError",
 }  # fmt: skip
 """Exceptions that programs handle to go another way: what is raised while handling one is the real error."""
+_SIGNALLED = re.compile(
+    r"(?:\S{1,64} ){0,4}?(?:(?:received|got|caught)(?: the)?(?: signal)? (?:SIG[A-Z]+|Signals\.|\d{1,2}\b)"
+    r"|sending process \d+ closing signal|(?:Terminated|Killed|Aborted|Segmentation fault|Bus error)\b[^:]*$)",
+    re.IGNORECASE,
+)
+"""What happened to the program next: no part of the exception's message."""
 _PATH = re.compile(r"(?:No such file or directory|Permission denied|No space left on device): ?'([^']+)'")
 _OF_MEMORY = re.compile(r"out of memory", re.IGNORECASE)
 _SIZE = r"([\d.]+) ?(bytes|B|[KMGT]i?B)"
@@ -204,7 +210,7 @@ class TracebackReader(LineReader):
         if text.strip() in ("", '"""', "'''"):
             return True
         is_more = record.num_more <= MOST_MORE_LINES // 2 or text.startswith((" ", "\t"))
-        if is_more and not _looks_logged(text):
+        if is_more and not _looks_logged(text) and not _SIGNALLED.match(text):
             if _is_exception(text) and not text.startswith("nccl"):
                 return False
             record.last.message.append(text)
