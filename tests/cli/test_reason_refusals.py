@@ -67,6 +67,19 @@ REFUSED = [
     (("distill", "--mode", "on-policy"), "give --teacher"),
     (("distill", "--mode", "on-policy", "--teacher", "stage"), "vocabulary of 40 and student"),
     (("distill", "--mode", "telepathy"), "mode 'telepathy' is not known"),
+    (
+        ("distill",),
+        "reason distill has no answers of a teacher: give --data-from, the run directory of reason generate",
+    ),
+    (
+        ("distill", "--start-from", "stage", "--eval-problems", "8"),
+        "without a teacher, reason sft trains on traces of the task",
+    ),
+    (("generate",), "reason generate has no weights to sample from: give --start-from, the folder of a stage"),
+    (
+        ("evaluate", "--model", "layers=1,hidden=32,heads=2"),
+        "reason evaluate has no weights to score: give --start-from",
+    ),
     (("generate", "--num-problems", "0"), "num_problems is 0"),
     (("evaluate", "--eval-answers", "-1"), "evaluation num_answers is -1"),
     (("evaluate", "--engine-precision", "int2"), "precision 'int2' is not known"),

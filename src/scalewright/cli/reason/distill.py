@@ -15,7 +15,6 @@ def own_options(
     data_from: DataFolder = None,
     mode: Annotated[str, typer.Option(help="data: a teacher's answers; on-policy: its probabilities.")] = "data",
     teacher: Annotated[Path | None, typer.Option(metavar="DIR", help="Weights of the teacher, for on-policy.")] = None,
-    num_traces: Annotated[int, typer.Option(help="Cold-start traces, where no answers are given.")] = 4096,
     num_prompts: Annotated[int, typer.Option(help="Prompts of an on-policy step.")] = 128,
     temperature: Temperature = 1.0,
     engine_precision: EnginePrecision = "auto",

@@ -227,6 +227,7 @@ class ReasonKind:
     ) -> Execution:
         point = parse_options(_OPTIONS, options, where=where)
         config = resolve_stage(catalog, _request(point), env=dict(os.environ))
+        _check_given(point)
         execution = Execution(
             kind="reason", config=config.document(), path=path, num_ranks=config.num_ranks,
             engine_ranks=config.roles.engine_ranks,
@@ -358,6 +359,21 @@ def _distillation(point: ReasonOptions, *, packs: bool) -> DistillSettings:
         mode=point.mode, teacher=point.teacher, num_prompts=point.num_prompts or 128,  # type: ignore[arg-type]
         num_traces=point.num_traces, packs=packs,
     )  # fmt: skip
+
+
+def _check_given(point: ReasonOptions) -> None:
+    """Refuse to sample or score random weights, and a student without a teacher: nobody wants that."""
+    if point.stage in ("generate", "evaluate") and not point.start_from:
+        work = "sample from" if point.stage == "generate" else "score"
+        raise ConfigError(
+            f"reason {point.stage} has no weights to {work}: give --start-from, the folder of a stage, of a checkpoint "
+            "or of Hugging Face weights"
+        )
+    if point.stage == "distill" and point.mode == "data" and not point.data_from:
+        raise ConfigError(
+            "reason distill has no answers of a teacher: give --data-from, the run directory of reason generate, or "
+            "--mode on-policy --teacher DIR; without a teacher, reason sft trains on traces of the task"
+        )
 
 
 def _has_gpu(point: ReasonOptions) -> bool:

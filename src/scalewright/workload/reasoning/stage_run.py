@@ -208,7 +208,7 @@ class DistillSettings:
     num_prompts: int = 128
     """on-policy: prompts of a step, one answer each."""
     num_traces: int = 4096
-    """data: cold-start traces where `data_from` is empty: the control experiment of a student without a teacher."""
+    """data: cold-start traces where `data_from` is empty. Commands refuse that: without a teacher it is SFT."""
     packs: bool = True
 
     def __post_init__(self) -> None:
