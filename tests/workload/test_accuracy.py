@@ -36,7 +36,22 @@ def test_the_rate_of_several_problems_is_inside_its_interval() -> None:
     rate = pass_rate([0, 1, 2, 4], num_answers=4, k=1)
     assert rate.value_frac == pytest.approx(7 / 16)
     assert rate.low_frac < rate.value_frac < rate.high_frac
-    assert pass_rate([4, 4], num_answers=4, k=2).low_frac == 1.0
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_a_rate_of_0_or_1_has_the_interval_of_wilson(k: int) -> None:
+    """Ten problems that no answer solves do not show that none can be solved."""
+    nothing, everything = (pass_rate([right] * 10, num_answers=4, k=k) for right in (0, 4))
+    assert nothing == wilson_rate(num_hits=0, num=10)
+    assert everything == wilson_rate(num_hits=10, num=10)
+    assert (nothing.value_frac, everything.value_frac) == (0.0, 1.0)
+    assert nothing.high_frac == pytest.approx(0.2775, abs=1e-4)
+    assert everything.low_frac == pytest.approx(1.0 - nothing.high_frac)
+
+
+def test_problems_that_do_not_differ_have_an_interval() -> None:
+    rate = pass_rate([2] * 20, num_answers=4, k=1)
+    assert rate.low_frac < 0.5 == rate.value_frac < rate.high_frac
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,11 @@ def wilson_rate(*, num_hits: int, num: int) -> Rate:
     Assumes   independent problems
     Checked   tests/workload/test_accuracy.py: 45 of 100 is 0.356 to 0.548; 0 of 10 ends at 0.278
     """
-    p, n, z = num_hits / num, float(num), NormalDist().inv_cdf(0.5 + COVERAGE_FRAC / 2)
+    return _wilson(num_hits / num, float(num))
+
+
+def _wilson(p: float, n: float) -> Rate:
+    z = NormalDist().inv_cdf(0.5 + COVERAGE_FRAC / 2)
     middle, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n
     return Rate(
@@ -43,8 +47,14 @@ def pass_at_k_frac(*, num_right: int, num_answers: int, k: int) -> float:
 
 
 def pass_rate(num_right: Sequence[int], *, num_answers: int, k: int) -> Rate:
-    """Mean of `pass_at_k_frac` over problems; the interval is that of means over resampled problems."""
+    """Mean of `pass_at_k_frac` over problems; the interval is that of means over resampled problems.
+
+    Where all problems have the same share, above all 0 or 1, resampling says nothing: then the interval is Wilson's for
+    so many problems, as if each were solved or not. No share of problems varies more than that.
+    """
     shares = np.array([pass_at_k_frac(num_right=right, num_answers=num_answers, k=k) for right in num_right])
+    if np.ptp(shares) == 0.0:
+        return _wilson(float(shares[0]), float(len(shares)))
     rng = np.random.default_rng(0)
     means = shares[rng.integers(len(shares), size=(NUM_RESAMPLES, len(shares)))].mean(axis=1)
     low, high = np.quantile(means, [(1 - COVERAGE_FRAC) / 2, (1 + COVERAGE_FRAC) / 2])
