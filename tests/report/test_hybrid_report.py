@@ -12,7 +12,7 @@ from tests.hybrid_cases import write_async_run
 from tests.pipeline_cases import record, write_finished
 
 from scalewright.records.documents import document, write_document
-from scalewright.records.run_directory import RunDirectory
+from scalewright.records.run_directory import ExitInfo, RunDirectory
 
 HOSTILE = "</title><script>alert(1)</script>"
 
@@ -57,6 +57,20 @@ def test_a_stage_that_ended_shows_both(cli: Cli, tmp_path: Path) -> None:
     assert "<title>run: grpo of" in page
     assert "greedy on" in page
     assert "carried rollouts" in (tmp_path / "run.svg").read_text()
+
+
+def test_a_stage_that_stopped_says_why(cli: Cli, tmp_path: Path) -> None:
+    directory = run_in(tmp_path / "run", steps=5)
+    assert "the stage has not ended; 5 steps so far" in cli("report", "run", cwd=tmp_path).stdout
+    reason = "every checkpoint is [damaged]: start again in another --run-dir"
+    info = ExitInfo(code=2, reason=reason, job="7", attempt=1, rank=0, last_checkpoint=None, time=1.0)
+    directory.write_exit_info(info)
+    done = cli("report", "run", "--page", "run.html", cwd=tmp_path)
+    words = f"the stage stopped after 5 steps with exit code 2: {reason}"
+    assert words in re.sub(r"\s+", " ", done.stdout)
+    assert words.removeprefix("the") in (tmp_path / "run.html").read_text()
+    body = json.loads(cli("report", "run", "--json", cwd=tmp_path).stdout)
+    assert (body["exit_code"], body["end"]) == (2, reason)
 
 
 def test_the_page_loads_nothing_and_escapes_every_text(cli: Cli, tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ CAUSE_WORDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
          r"|(missing|unexpected) key\(?s?\)? in (the )?(checkpoint )?state_dict"
          r"|checkpoint.{0,60}(world size|parallel size|number of (ranks|gpus|partitions))"
          r"|zero checkpoint.{0,80}(dp|data parallel)"),
+        ("unreadable-data",
+         r"\bevery checkpoint is damaged\b"),
         ("wrong-configuration-key",
          r"unrecogni[sz]ed argument|no such option|invalid choice|unexpected keyword argument"
          r"|extra (inputs are not|fields not) permitted|ConfigAttributeError|ConfigKeyError|is not in struct"

@@ -90,17 +90,24 @@ class StageReport:
     directory: RunDirectory
 
     def document(self) -> dict[str, Any]:
-        body = document(HYBRID, {"run": self.directory.path.name}) if self.record is None else self.record.document()
+        info = None if self.record is not None else self.directory.read_exit_info()
+        end = {} if info is None else {"exit_code": info.code, "end": info.reason}
+        body = self.record.document() if self.record else document(HYBRID, {"run": self.directory.path.name} | end)
         return body if self.hybrid is None else body | {"hybrid": self.hybrid.document()}
 
     @property
     def _progress(self) -> str:
+        """How far a stage without a record came, and why it went no further: an attempt that runs has no exit info."""
         num = 0 if self.hybrid is None else len(self.hybrid.iterations)
-        return f"the stage has not ended; {num:,} step{'' if num == 1 else 's'} so far"
+        steps = f"{num:,} step{'' if num == 1 else 's'}"
+        info = self.directory.read_exit_info()
+        if info is None:
+            return f"the stage has not ended; {steps} so far"
+        return f"the stage stopped after {steps} with exit code {info.code}: {info.reason}"
 
     def show(self, console: Console) -> None:
         if self.record is None:
-            console.print(f"[bold]{escape(self.directory.path.name)}[/]: {self._progress}")
+            console.print(f"[bold]{escape(self.directory.path.name)}[/]: {escape(self._progress)}")
         else:
             print_stage(console, self.record, self.directory)
         if self.hybrid is not None:
