@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -202,6 +203,15 @@ def test_impossible_machine_is_refused_in_one_sentence(
     put(tmp_path, "systems", "mysys", whole)
     args = ("--model", "gpt2", "--system", "mysys", "--layout", "dp=4,gbs=4", "--catalog", str(tmp_path))
     assert refused(cli("predict", *args))
+
+
+def test_a_system_with_an_unknown_fabric_is_refused_without_half_an_answer(
+    cli: Cli, refused: Refused, tmp_path: Path
+) -> None:
+    text = (packaged_data() / "systems" / "leonardo.toml").read_text()
+    put(tmp_path, "systems", "leonardo", re.sub(r'fabric = ".*"', 'fabric = "x"', text))
+    message = refused(cli("catalog", "systems", "leonardo", "--catalog", str(tmp_path)))
+    assert "no fabric is called 'x'" in message
 
 
 def test_catalog_folder_that_is_none_is_refused(cli: Cli, refused: Refused, tmp_path: Path) -> None:

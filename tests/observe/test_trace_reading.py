@@ -82,8 +82,27 @@ def test_a_value_beside_the_events_that_is_no_json() -> None:
     assert result.left_out == ["deviceProperties"]
 
 
+def test_a_key_that_is_no_json() -> None:
+    events, result = scanned(f'{{broken: 1, "traceEvents": {json.dumps(EVENTS)}}}', 4096)
+    assert events == EVENTS
+    assert result.left_out == [""]
+
+
 @pytest.mark.parametrize(
-    "text", ["", "{", "[", "[[[[", '{"traceEvents"', '{"traceEvents": {}}', "nonsense", "[" * 200_000, '{"a":' * 50_000]
+    "text",
+    [
+        "",
+        "{",
+        "{x",
+        "{x: 1}",
+        "[",
+        "[[[[",
+        '{"traceEvents"',
+        '{"traceEvents": {}}',
+        "nonsense",
+        "[" * 200_000,
+        '{"a":' * 50_000,
+    ],
 )
 def test_hostile_text_ends_quietly(text: str) -> None:
     assert scanned(text, 4096)[0] == []

@@ -9,8 +9,12 @@ import typer
 from scalewright.cli.options import AsJson, CatalogFolder, Explain, report_written, warn_left_out
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from rich.console import Console
+
+    from scalewright.catalog.library import Catalog
     from scalewright.catalog.types import Entry
 
 
@@ -37,14 +41,13 @@ def run(
     from scalewright.records.documents import document, to_json
     from scalewright.report.catalogue import entries as catalogue
     from scalewright.report.catalogue import tables as catalogue_tables
-    from scalewright.report.console import answer_console
+    from scalewright.report.console import print_whole
 
     words = list(names or [])
     if kind == "new":
         _write_template(words, catalog)
         return
     library = open_catalog(catalog)
-    console = answer_console()
     if kind == "compare":
         if len(words) != 2:
             raise ConfigError(
@@ -58,14 +61,14 @@ def run(
             }
             typer.echo(to_json(document("catalog", body)), nl=False)
         else:
-            catalogue_tables.print_comparison(console, library, *pair)
+            print_whole(lambda console: catalogue_tables.print_comparison(console, library, *pair))
         return
     entries: list[Entry]
     if kind is None:
         if as_json:
             typer.echo(to_json(document("catalog", {"kinds": {k: library.ids(k) for k in KINDS}})), nl=False)
         else:
-            catalogue_tables.print_kinds(console, library, explain=explain)
+            print_whole(lambda console: catalogue_tables.print_kinds(console, library, explain=explain))
         return
     if kind in KINDS and not words:
         entries, problems = library.readable(kind)
@@ -78,10 +81,16 @@ def run(
         body = {"entries": [catalogue.as_dict(library, e) for e in entries]}
         typer.echo(to_json(document("catalog", body)), nl=False)
     elif kind in KINDS and not words:
-        catalogue_tables.print_listing(console, kind, entries)
+        print_whole(lambda console: catalogue_tables.print_listing(console, kind, entries))
     else:
-        for entry in entries:
-            catalogue_tables.print_entry(console, library, entry, explain=explain)
+        print_whole(lambda console: _print_entries(console, library, entries, explain=explain))
+
+
+def _print_entries(console: Console, library: Catalog, entries: Iterable[Entry], *, explain: bool) -> None:
+    from scalewright.report.catalogue import tables as catalogue_tables
+
+    for entry in entries:
+        catalogue_tables.print_entry(console, library, entry, explain=explain)
 
 
 def _write_template(words: list[str], folder: Path | None) -> None:

@@ -134,6 +134,7 @@ def _object(window: _Window, result: ScanResult) -> Iterator[dict[str, Any]]:
         if not opening:
             result.is_truncated = True
             return
+        key: object = ""
         try:
             key = window.value(most_chars=MOST_EVENT_CHARS)
             if window.skip(_SPACE) == ":":
