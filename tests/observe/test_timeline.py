@@ -164,7 +164,7 @@ def test_what_does_not_end_a_run_is_no_cause(one: Happening) -> None:
         ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
          "rendezvous-refused"),
         ("RuntimeError: found NaN in local grad norm for bucket #0", "loss-nan"),
-        ("scalewright.errors.ConfigError: every checkpoint is damaged (step-00000003): start again in another --run-dir",
+        ("scalewright.errors.ConfigError: every checkpoint is damaged (step-00000003): start again in another folder",
          "unreadable-data"),
         ("ValueError: too many values to unpack (expected 2)", "rank-failed"),
     ],
