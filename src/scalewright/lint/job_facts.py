@@ -346,7 +346,10 @@ def add_option(script: Script, launch: Launch, text: str, *, title: str, is_safe
 def is_fill_in(text: str) -> bool:
     """Whether a value is a placeholder that a person fills in: `<account>`, `{{ time }}`, `YOUR_PROJECT`."""
     return (
-        re.search(r"\{\{|\{[A-Za-z_]\w*\}|<[^<>]*>|YOUR|your_|X{3}|x{3}|CHANGE_?ME|TO_?DO|\.\.\.|@[A-Z_]+@", text)
+        re.search(
+            r"\{\{|\{[A-Za-z_]\w*\}|<[^<>]*>|YOUR|your_|X{3}|x{3}|CHANGE_?ME|TO_?DO|\.\.\.|@[A-Z_]+@|\b__[A-Z][A-Z0-9_]*__\b",
+            text,
+        )
         is not None
     )
 

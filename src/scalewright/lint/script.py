@@ -21,7 +21,9 @@ from scalewright.sites.walltime import parse_walltime_s
 
 BYTE_ORDER_MARK = "\ufeff"
 SHELL_NAMES = ("bash", "sh", "zsh", "dash", "ksh")
-_PLACEHOLDER = re.compile(r"\{\{|\{[A-Za-z_]\w*\}|\$|`|<[A-Za-z_ -]+>|%%|@[A-Z_]+@|\bX{3,}\b|YOUR_|your_")
+_PLACEHOLDER = re.compile(
+    r"\{\{|\{[A-Za-z_]\w*\}|\$|`|<[A-Za-z_ -]+>|%%|@[A-Z_]+@|\b__[A-Z][A-Z0-9_]*__\b|\bX{3,}\b|YOUR_|your_"
+)
 _GPU_COUNT = re.compile(r"^(?:gpu:)?(?:[A-Za-z_][\w.-]*[:=])?(\d+)(?:\(.*\))?$")
 _NUMBER = re.compile(r"^(\d+)(?:-\d+)?$")
 _MAX_SOURCED_BYTES = 256 * units.KIB
@@ -49,6 +51,8 @@ class Script:
     is_template: bool
     is_shell: bool
     """False: another interpreter runs it, and only its header was read."""
+    made_folders: tuple[str, ...] = ()
+    """Folders that exist when it is submitted, because the script that writes it makes them."""
 
     # -- the header ------------------------------------------------------------------------------------------------
 

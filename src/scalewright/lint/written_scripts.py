@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scalewright.lint.script import Script, parse_script
 from scalewright.lint.shell.syntax import Heredoc
@@ -32,7 +32,14 @@ def written_scripts(script: Script) -> Iterator[WrittenScript]:
             continue
         text = _text(script, doc)
         if text.startswith("#!"):
-            yield WrittenScript(script=parse_script(text, script.path, script.overrides), line=doc.line)
+            inner = replace(parse_script(text, script.path, script.overrides), made_folders=_made_folders(script))
+            yield WrittenScript(script=inner, line=doc.line)
+
+
+def _made_folders(script: Script) -> tuple[str, ...]:
+    """The operands of the outer script's own mkdir: it runs before sbatch does."""
+    made = (word for command in script.called("mkdir") if command.parent is None for word in command.arguments)
+    return tuple(script.resolve(word.text) for word in made)
 
 
 def _text(script: Script, doc: Heredoc) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from lint_cases import Cases, job, shell
 
 GPU = "--gres=gpu:4 --time=12:00:00 --cpus-per-task=8"
+TWO = "--nodes=2 --ntasks-per-node=1 --gpus-per-node=4 --time=12:00:00"
+NODES = 'nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")'
 RAY = "srun -N1 -n1 ray start --head --block &\nuntil ray status; do sleep 5; done\n"
 
 CASES = {
@@ -136,6 +138,88 @@ CASES = {
     ),
 }
 
+CASES |= {
+    "bracket-glued": Cases(
+        fires=(
+            job(GPU, '[ -z "$5"] && TP=False || TP=$5\npython train.py --tp $TP'),
+            job(GPU, "if [ $# -lt 2]; then\n  exit 1\nfi\npython train.py"),
+            shell('while [ ! -f "$DONE"]; do\n  sleep 1\ndone'),
+        ),
+        silent=(
+            job(GPU, '[ -z "$5" ] && TP=False\npython train.py'),
+            job(GPU, "if [[ $A == [a-z] ]]; then\n  exit 1\nfi\npython train.py"),
+            job(GPU, "ls file[ 0-9]\npython train.py --mesh [ 1,2]"),
+            shell("case $1 in\n  [ab]) echo x ;;\nesac\necho [ x]"),
+            shell('if [ "${A[0]}" = "${B[1]}" ]; then\n  exit 1\nfi'),
+        ),
+    ),
+    "quotes-in-default": Cases(
+        fires=(
+            shell("MODEL=\"${1:-'Qwen/Qwen2.5-0.5B'}\"\npython train.py --model $MODEL"),
+            shell("export OUT=\"$BASE/${NAME-'run'}\"\npython train.py"),
+        ),
+        silent=(
+            shell('MODEL="${1:-Qwen/Qwen2.5-0.5B}"\npython train.py --model $MODEL'),
+            shell("MODEL=${1:-'Qwen/Qwen2.5-0.5B'}\npython train.py --model $MODEL"),
+            shell("CMD=\"python -c 'print(${N:-1})'\"\n$CMD"),
+        ),
+    ),
+    "nodes-in-one-element": Cases(
+        fires=(
+            job(
+                TWO,
+                f'{NODES}\nA=("$nodes")\nfor i in 1 2; do\n  srun -N1 -n1 -w "${{A[$i]}}" python a.py &\ndone\nwait',
+            ),
+            job(TWO, f'{NODES}\nLIST=( "${{nodes}}" )\nHEAD=${{LIST[0]}}\nsrun python train.py --host $HEAD'),
+        ),
+        silent=(
+            job(TWO, f"{NODES}\nA=($nodes)\nHEAD=${{A[0]}}\nsrun python train.py --host $HEAD"),
+            job(TWO, f'{NODES}\nA=("$nodes")\nsrun python train.py --hosts "$A"'),
+            job("--nodes=1 --gres=gpu:2", f'{NODES}\nA=("$nodes")\nsrun python train.py --host ${{A[0]}}'),
+            job(
+                TWO, 'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)\nA=("$head")\nsrun a.py ${A[0]}'
+            ),
+        ),
+    ),
+    "per-gpu-without-gpus": Cases(
+        fires=(
+            job("--nodes=3 --ntasks-per-node=8 --cpus-per-gpu=6 --exclusive", "srun python train.py"),
+            job("--nodes=1 --mem-per-gpu=40G", "python train.py"),
+        ),
+        silent=(
+            job("--gpus-per-node=4 --cpus-per-gpu=6", "srun python train.py"),
+            job("--gres=gpu:1 --mem-per-gpu=40G", "python train.py"),
+            job("--cpus-per-gpu=6", "srun --gpus-per-node=4 python train.py"),
+        ),
+    ),
+    "wait-for-server": Cases(
+        fires=(
+            job(TWO, "srun -N1 -n1 vllm serve m &\nsrun -N1 -n1 python train.py &\nwait"),
+            job(GPU, "python -m sglang.launch_server --model m &\nsleep 60\npython train.py\nwait"),
+        ),
+        silent=(
+            job(TWO, "srun -N1 -n1 vllm serve m &\nsrun -N1 -n1 python train.py &\npid=$!\nwait $pid"),
+            job(TWO, "srun -N1 -n1 vllm serve m &\nserver=$!\nsrun -N1 -n1 python train.py\nkill $server\nwait"),
+            job(GPU, "vllm serve m &\nwait"),
+            job(GPU, "python a.py &\npython b.py &\nwait"),
+        ),
+    ),
+    "gpus-for-installation": Cases(
+        fires=(
+            job(
+                "--gres=gpu:8 --exclusive", "conda create -n env python=3.11 -y\nconda activate env\npip install torch"
+            ),
+            job("--gpus=1", "python -m pip install -r requirements.txt"),
+        ),
+        silent=(
+            job("--cpus-per-task=8", "pip install torch"),
+            job("--gres=gpu:1", "pip install flash-attn --no-build-isolation"),
+            job("--gres=gpu:1", "pip install torch\npython train.py"),
+            job("--gres=gpu:1", "pip install torch\n./run_all.sh"),
+        ),
+    ),
+}
+
 MORE = {
     "background-without-wait": Cases(
         fires=(job(GPU, "srun -n1 python a.py &\necho started"),),
@@ -146,6 +230,23 @@ MORE = {
         fires=(job("--output=checkpoints/%x/s%J/stdout"), job("--output=logs/%A/%a.out --array=0-3")),
         silent=(job("--output=/scratch/%u/%x-%j.out"), job("--output=%x-%j.out")),
     ),
+    "checkpoint-on-node": Cases(
+        fires=(job(GPU, "python train.py --output_dir /tmp/out"),),
+        silent=(job(GPU, "python train.py --output_dir /tmp/out\nhuggingface-cli upload me/model /tmp/out"),),
+    ),
+    "sbatch-in-loop": Cases(
+        fires=(shell("for i in $(seq 9); do\n  sbatch train.sh $i\ndone"),),
+        silent=(
+            shell(
+                'for i in $(seq 9); do\n  if [ -n "$J" ]; then\n    J=$(sbatch --parsable -d afterok:$J a.sh)\n  else\n'
+                "    J=$(sbatch --parsable a.sh)\n  fi\ndone"
+            ),
+        ),
+    ),
+    "one-cpu-per-gpu": Cases(
+        fires=(job("--nodes=1 --ntasks-per-node=1 --gres=gpu:4 --cpus-per-task=4", "srun python train.py"),),
+        silent=(job("--nodes=1 --ntasks-per-node=1 --gres=gpu:4 --cpus-per-task=5", "srun python train.py"),),
+    ),
     "output-overwritten": Cases(
         fires=(job("--output=/ocean/cis230075p/ft.out"),), silent=(job("--output=20240131.out"),)
     ),
@@ -155,11 +256,15 @@ MORE = {
             job(GPU, "srun python train.py || echo failed"),
             job(GPU, 'cmd="$(sed -n "${SLURM_ARRAY_TASK_ID}p" list.txt)"\neval $cmd\nexit 0'),
             job(GPU, 'srun python train.py\nsrun bash -c "rm -rf $WORK_DIR"'),
+            job(GPU, "for i in 1 2; do\n  srun python train.py $i\ndone\nwait"),
+            job(TWO, "srun -N1 -n1 vllm serve m &\nsrun -N1 -n1 python train.py &\nwait"),
         ),
         silent=(
             job(GPU, "srun python train.py || exit 1"),
             job(GPU, "srun python train.py || { echo failed; exit 1; }"),
             job(GPU, "srun python train.py\nexit $?"),
+            job(GPU, "srun python train.py &\npid=$!\nwait $pid"),
+            job(GPU, "srun -n1 python train.py a &\nsrun -n1 python train.py b &\nwait"),
             job(GPU, 'srun python train.py\nsrun bash -c "python test.py"'),
         ),
     ),

@@ -273,7 +273,7 @@ MORE = {
     ),
     "value-invalid": Cases(
         fires=(job("--time="), job("--nodes= --gres=gpu:1")),
-        silent=(job("--time=01:00:00 --comment="),),
+        silent=(job("--time=01:00:00 --comment="), job("--time=__WALLTIME__ --mem=__MEM__")),
     ),
     "tasks-without-srun": Cases(
         fires=(job("--nodes=1 --ntasks-per-node=4 --gres=gpu:4", "python train.py"),),

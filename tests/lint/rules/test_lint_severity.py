@@ -103,3 +103,10 @@ def test_lines_of_a_list_are_counted_where_it_is_there(tmp_path: Path) -> None:
     assert findings_of("array-beyond-list", job(f"{GPU} --array=1-3", body), tmp_path) == []
     (finding,) = findings_of("array-beyond-list", job(f"{GPU} --array=1-5%2", body), tmp_path)
     assert (finding.severity, finding.next_step) == ("error", "write --array=1-3%2")
+
+
+@pytest.mark.parametrize(("made", "is_reported"), [("mkdir -p logs", False), ("mkdir -p other", True)])
+def test_the_folder_that_a_writing_script_makes_is_there(made: str, is_reported: bool) -> None:
+    inner = "#!/bin/bash\n#SBATCH --gres=gpu:1 --output=logs/%j.out\nmkdir -p logs\npython train.py"
+    text = f"#!/bin/bash\n{made}\ncat > job.sh <<'EOF'\n{inner}\nEOF\nsbatch job.sh\n"
+    assert bool(findings_of("output-folder", text)) is is_reported

@@ -30,9 +30,10 @@ _HEAD = "#!/bin/bash\n#SBATCH --time=01:00:00\n"
     needs_header=False,
 )
 def sbatch_in_loop(script: Script, context: Context) -> Iterator[Hit]:
-    for command in script.called("sbatch"):
-        chained = any(re.match(r"-d|--depend", text) for text in command.texts[1:])
-        if not command.within.loops or chained or _is_short_loop(script, command):
+    submissions = [command for command in script.called("sbatch") if command.within.loops]
+    chains = {c.within.loop_starts[-1] for c in submissions if any(re.match(r"-d|--depend", t) for t in c.texts[1:])}
+    for command in submissions:
+        if command.within.loop_starts[-1] in chains or _is_short_loop(script, command):
             continue
         yield at(
             script,

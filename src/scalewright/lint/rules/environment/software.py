@@ -345,3 +345,40 @@ def python_buffered(script: Script, context: Context) -> Iterator[Hit]:
                 next_step="write python -u, or export PYTHONUNBUFFERED=1",
             )
             return
+
+
+_INSTALLS = re.compile(
+    r"\b(?:pip3?|uv pip|python3? -m pip)\s+install\b|\b(?:conda|mamba|micromamba)\s+(?:create|install|env\s+create)\b"
+    r"|\b(?:apptainer|singularity)\s+(?:build|pull)\b|\benroot\s+import\b"
+)
+
+
+@rule(
+    id="gpus-for-installation",
+    severity="warning",
+    title="GPUs wait while software is installed",
+    why="The job requests GPUs and only installs software. Nobody else can use the GPUs meanwhile, and the project "
+    "pays for them.",
+    source=f"{GUIDE} 2.4.9: build environments on the login node or in a CPU job",
+    before="#!/bin/bash\n#SBATCH --gres=gpu:8\n#SBATCH --exclusive\nconda create -n env -y\npip install torch\n",
+    after="#!/bin/bash\n#SBATCH --cpus-per-task=8\nconda create -n env -y\npip install torch\n",
+)
+def gpus_for_installation(script: Script, context: Context) -> Iterator[Hit]:
+    match = _INSTALLS.search(code_of(script)) if script.asks_for_gpus else None
+    if match is None or work_commands(script) or script.launched("srun") or "$@" in script.text:
+        return
+    if any(launch.program[:1] and launch.program[0].text in ("-c", "-") for launch in script.launched("python")):
+        return  # a program that is written in the script
+    if re.search(r"\bnvcc\b|CUDA_ARCH|TORCH_CUDA|flash[-_]attn|\bapex\b|setup\.py|\bmake\b|\bcmake\b", code_of(script)):
+        return  # some packages look for a GPU when they are built
+    known = re.compile(r"\b(?:pip3?|conda|mamba|micromamba|uv|python3?|apptainer|singularity|enroot)\b")
+    own = [c for c in script.commands if c.parent is None and not c.origin]
+    if any(not c.name and not known.search(" ".join(c.texts)) for c in own):
+        return
+    yield at_span(
+        script,
+        match.start(),
+        match.end(),
+        "the job requests GPUs and only installs software",
+        next_step="leave out the GPUs: run it on the login node, or in a job on CPUs",
+    )

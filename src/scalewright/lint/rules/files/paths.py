@@ -102,6 +102,8 @@ def output_folder(script: Script, context: Context) -> Iterator[Hit]:
             for command in script.called("mkdir")
             for word in command.arguments
         )
+        if any(PurePosixPath(made) == PurePosixPath(folder) for made in script.made_folders):
+            continue
         if by_job is None and (_is_there(script, context, folder) or not (makes or _is_beside(script, folder))):
             continue
         reason = "Slurm does not create it"
@@ -332,7 +334,10 @@ def checkpoint_on_node(script: Script, context: Context) -> Iterator[Hit]:
         )
 
 
-_COPIES = re.compile(r"\b(?:cp|rsync|mv|tar|scp|sgather|zip)\b")
+_COPIES = re.compile(
+    r"\b(?:cp|rsync|mv|tar|scp|sgather|zip|rclone|gsutil|azcopy)\b|\b(?:hf|huggingface-cli) upload\b|upload_(?:file|folder)\b"
+)
+"""Copies, also to a store of models."""
 
 
 @rule(

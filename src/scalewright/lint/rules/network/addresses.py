@@ -104,3 +104,36 @@ def master_addr_literal(script: Script, context: Context) -> Iterator[Hit]:
                 next_step=f"use the name of the first node: {_FIRST_NODE}",
                 fix=replace_text(assignment.value, _FIRST_NODE, title="use the name of the first node", is_safe=False),
             )
+
+
+@rule(
+    id="nodes-in-one-element",
+    severity="error",
+    title="The list of nodes is one element",
+    why='In A=("$nodes") the quotes keep all names together. ${A[0]} is then the list of all nodes, with line ends, '
+    "and ${A[1]} is empty: steps for one node fail, or run on the wrong one.",
+    source="bash(1), Arrays: name=(value1 ... valuen), and Word Splitting",
+    before=_TWO
+    + 'nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")\nA=("$nodes")\nsrun -N1 -n1 -w "${A[1]}" python a.py\n',
+    after=_TWO
+    + 'nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")\nA=($nodes)\nsrun -N1 -n1 -w "${A[1]}" python a.py\n',
+)
+def nodes_in_one_element(script: Script, context: Context) -> Iterator[Hit]:
+    if script.num_nodes == 1:
+        return
+    lists = {
+        a.name for a in script.assignments
+        if not a.is_array and re.match(r"[\"']?(?:\$\(|`)\s*scontrol\s+show\s+hostname", a.value.text)
+        and "head" not in a.value.text
+    }  # fmt: skip
+    for assignment in script.assignments:
+        text = script.text[assignment.value.start : assignment.value.end]
+        quoted = re.fullmatch(r'\(\s*"\$\{?(\w+)\}?"\s*\)', text) if assignment.is_array else None
+        if quoted is None or quoted.group(1) not in lists or f"{{{assignment.name}[" not in script.text:
+            continue
+        yield at(
+            script,
+            assignment,
+            f"{assignment.name} has one element with the names of all nodes",
+            next_step=f"leave out the quotes: {assignment.name}=(${quoted.group(1)})",
+        )

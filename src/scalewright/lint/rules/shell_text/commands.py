@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from scalewright.lint.rule import Context, Hit, at, at_span, replace_span, rule
+from scalewright.lint.rule import Context, Hit, at, at_span, insert_text, replace_span, rule
 from scalewright.lint.script import Script
 
 _CUT_OFF = re.compile(r"\\\r?\n[ \t]*#")
@@ -165,3 +165,40 @@ def assignment_with_spaces(script: Script, context: Context) -> Iterator[Hit]:
         message = f"this runs a program called {first.text}"
         advice = f"write {first.text}=... without spaces"
         yield at_span(script, first.start, sign.end, message, next_step=advice, fix=fix)
+
+
+_GLUED = re.compile(
+    r"(?:^|[;&|(]|\b(?:if|elif|while|until|then|else|do)\b|!)[ \t]*"
+    r"(\[[ \t]+(?:\$\{?#|[^\[\]\n#;|&]){0,200}[^\s\[\]]\])(?=[ \t]*(?:$|;|&&|\|\|))"
+)
+"""`[ ... word]` as a command: `]` is part of the last word."""
+
+
+@rule(
+    id="bracket-glued",
+    severity="error",
+    title="A blank is missing before ]",
+    why="[ is a command, and ] is its last word. Without a blank before it the command ends with: missing `]', which "
+    "counts as false, whatever was tested.",
+    source="bash(1), SHELL BUILTIN COMMANDS, test: the last argument must be ]",
+    before=_HEAD + 'if [ -z "$1"]; then\n  exit 1\nfi\npython train.py $1\n',
+    after=_HEAD + 'if [ -z "$1" ]; then\n  exit 1\nfi\npython train.py $1\n',
+    needs_header=False,
+)
+def bracket_glued(script: Script, context: Context) -> Iterator[Hit]:
+    if not script.is_shell or "]" not in script.text:
+        return
+    for number, line in script.code_lines():
+        match = _GLUED.search(line) if "[ " in line else None
+        if match is None:
+            continue
+        end = match.end(1) - 1
+        place = script.starts[number - 1] + end
+        yield Hit(
+            line=number,
+            column=match.start(1) + 1,
+            end_column=match.end(1) + 1,
+            message="the test always fails: ] needs a blank before it",
+            next_step="write a blank before ]",
+            fix=insert_text(place, " ", title="add the blank", is_safe=False),
+        )

@@ -198,3 +198,30 @@ def manual_variable_unset(script: Script, context: Context) -> Iterator[Hit]:
             message = f"{match.group(1)} is the manual's name for a value, and nothing sets it"
             yield at_span(script, match.start(), match.end(), message, next_step=f"set {match.group(1)} before")
             return
+
+
+_QUOTED_DEFAULT = re.compile(r"\"[^\"'\n]{0,100}(\$\{\w+:?[-=]'[^'{}\n]{0,200}'\})")
+
+
+@rule(
+    id="quotes-in-default",
+    severity="warning",
+    title="Single quotes inside double quotes are part of the value",
+    why="Within double quotes the shell does not remove single quotes from a default: the value begins and ends with "
+    "one. A file or a model of that name does not exist.",
+    source="bash(1), Parameter Expansion and QUOTING",
+    before=_HEAD + "MODEL=\"${1:-'Qwen/Qwen2.5-0.5B'}\"\npython train.py --model $MODEL\n",
+    after=_HEAD + 'MODEL="${1:-Qwen/Qwen2.5-0.5B}"\npython train.py --model $MODEL\n',
+    needs_header=False,
+)
+def quotes_in_default(script: Script, context: Context) -> Iterator[Hit]:
+    for assignment in script.assignments:
+        text = script.text[assignment.value.start : assignment.value.end]
+        match = None if assignment.origin or not text.startswith('"') else _QUOTED_DEFAULT.match(text)
+        if match is not None:
+            yield at(
+                script,
+                assignment,
+                f"{assignment.name} gets the quotes as well: {match.group(1)}",
+                next_step="remove the single quotes",
+            )

@@ -15,7 +15,7 @@ _HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:4\n#SBATCH --time=12:00:00\n"
 _FEW = {"steps": 500, "epochs": 5}
 """Steps and epochs below which a run is only a test."""
 _QUICK_NAMES = """echo printf date hostname sleep rm cp mv cd ls cat true : conda deactivate module ml df du nvidia-smi
-export unset set sacct seff sstat squeue scontrol mkdir touch rsync tar chmod pwd sed sort head tail gzip zip wc"""
+wait export unset set sacct seff sstat squeue scontrol mkdir touch rsync tar chmod pwd sed sort head tail gzip zip wc"""
 _QUICK = frozenset(_QUICK_NAMES.split())
 """Commands that end quickly and say nothing about the training."""
 _STEPS = (
@@ -44,7 +44,10 @@ _SAVE_EPOCHS = (
     after=_HEAD + "set -e\nsrun python train.py\necho done\n",
 )
 def exit_status_hidden(script: Script, context: Context) -> Iterator[Hit]:
-    if not script.is_shell or "errexit" in script.shell_options or not script.has_header:
+    if not script.is_shell or not script.has_header:
+        return
+    yield from _waits_without_status(script)
+    if "errexit" in script.shell_options:
         return
     works = [
         work
@@ -78,6 +81,70 @@ def exit_status_hidden(script: Script, context: Context) -> Iterator[Hit]:
     )
 
 
+def _waits_without_status(script: Script) -> Iterator[Hit]:
+    """A final `wait` without process ids returns 0, whatever became of the one training in the background."""
+    own = [c for c in script.commands if c.parent is None and not (c.within.functions or c.origin)]
+    waits = [c for c in own if c.name == "wait"]
+    if not waits or len(waits[-1].words) > 1 or waits[-1].within.is_branch or script.traps:
+        return
+    later = [c for c in own if c.start > waits[-1].end]
+    trainings = [
+        work.command for work in work_commands(script)
+        if work.command.within.is_background and not work.command.within.loops and not _serves(work.command)
+    ]  # fmt: skip
+    if len(trainings) != 1 or not trains(script) or any(not _is_quick(c, script) for c in later):
+        return
+    if re.search(_KEEPS_STATUS, code_of(script)[trainings[0].end :]):
+        return
+    yield at(
+        script,
+        waits[-1],
+        f"the job succeeds even if line {trainings[0].line} fails: wait without a process id returns 0",
+        next_step="wait for the training: pid=$! after it, and wait $pid",
+    )
+
+
+_SERVER = re.compile(
+    r"\bvllm[- ]serve\b|vllm\.entrypoints|sglang\.launch_server|api_server|text-generation-launcher|\btensorboard\b"
+    r"|\bray start\b|\bjupyter\b|llama-server|tritonserver"
+)
+"""Programs that run until somebody stops them."""
+
+
+def _serves(command: Command) -> bool:
+    return _SERVER.search(" ".join(command.texts[:40])) is not None
+
+
+@rule(
+    id="wait-for-server",
+    severity="error",
+    title="wait never returns, because the server does not end",
+    why="A server runs until somebody stops it. A wait without a process id waits for it too, so the job occupies its "
+    "nodes until its time limit after the training is done.",
+    source="bash(1), wait: without arguments it waits for all background processes",
+    before=_HEAD + "srun -N1 -n1 vllm serve model &\nsrun -N1 -n1 python train.py &\nwait\n",
+    after=_HEAD + "srun -N1 -n1 vllm serve model &\nsrun -N1 -n1 python train.py &\npid=$!\nwait $pid\n",
+)
+def wait_for_server(script: Script, context: Context) -> Iterator[Hit]:
+    if not _SERVER.search(script.text) or re.search(r"\b(?:kill|pkill|scancel|killall|timeout)\b", code_of(script)):
+        return
+    works = [work.command for work in work_commands(script)]
+    servers = [c for c in script.commands if c.parent is None and c.within.is_background and _serves(c)]
+    servers = [c for c in servers if "ray start" not in " ".join(c.texts)]  # wait-for-ray has these
+    others = [c for c in works if not _serves(c) and not c.within.functions and c.parent is None]
+    for command in script.called("wait"):
+        if len(command.words) > 1 or command.within.functions or command.parent or not servers:
+            continue
+        if servers[0].end < command.start and any(c.start < command.start for c in others):
+            yield at(
+                script,
+                command,
+                f"the server of line {servers[0].line} never ends, so the job waits here until its time limit",
+                next_step="wait for the training only (pid=$! after it, wait $pid): the server ends with the job",
+            )
+            return
+
+
 def _ends_well_anyway(script: Script) -> Iterator[Hit]:
     """`eval COMMAND` and a final `exit 0`: what the command was is unknown, but its status is lost."""
     own = [
@@ -90,7 +157,7 @@ def _ends_well_anyway(script: Script) -> Iterator[Hit]:
     yield at(script, own[-1], message, next_step="end with the status: exit $?")
 
 
-_KEEPS_STATUS = r"\$\?|\bexit\b(?!\s+0\s*(?:#.*)?\s*$)|PIPESTATUS|\bwait\b"
+_KEEPS_STATUS = r"\$\?|\bexit\b(?!\s+0\s*(?:#.*)?\s*$)|PIPESTATUS|\bwait[ \t]+[-\w$%\"]"
 """The script takes the status of the training, or ends with another one than 0."""
 
 
