@@ -205,6 +205,13 @@ def test_impossible_machine_is_refused_in_one_sentence(
     assert refused(cli("predict", *args))
 
 
+def test_a_measured_product_needs_its_peak(cli: Cli, refused: Refused, tmp_path: Path) -> None:
+    product = '[best_matmul]\nfp8 = { value = "100 TFLOP/s", source = "us" }\n'
+    put(tmp_path, "accelerators", "mychip", accelerator(extra=product))
+    message = refused(cli("catalog", "accelerators", "mychip", "--catalog", str(tmp_path)))
+    assert "best_matmul.fp8 has no peak beside it: give peak.fp8 too" in message
+
+
 def test_a_system_with_an_unknown_fabric_is_refused_without_half_an_answer(
     cli: Cli, refused: Refused, tmp_path: Path
 ) -> None:

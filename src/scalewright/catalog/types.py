@@ -92,7 +92,9 @@ class Accelerator(Entry, Caches):
         for precision, fact in self.peak.items():
             require_positive(f"peak.{precision}", fact)
         for precision, fact in self.best_matmul.items():
-            if precision in self.peak and fact.value > self.peak[precision].value:
+            if precision not in self.peak:
+                raise ValueError(f"best_matmul.{precision} has no peak beside it: give peak.{precision} too")
+            if fact.value > self.peak[precision].value:
                 raise ValueError(
                     f"best_matmul.{precision} is {fact.text}, above the peak of {self.peak[precision].text}"
                 )
