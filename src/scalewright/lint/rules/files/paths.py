@@ -335,7 +335,8 @@ def checkpoint_on_node(script: Script, context: Context) -> Iterator[Hit]:
 
 
 _COPIES = re.compile(
-    r"\b(?:cp|rsync|mv|tar|scp|sgather|zip|rclone|gsutil|azcopy)\b|\b(?:hf|huggingface-cli) upload\b|upload_(?:file|folder)\b"
+    r"\b(?:cp|rsync|mv|tar|scp|sgather|zip|rclone|gsutil|azcopy)\b|\b(?:hf|huggingface-cli) upload\b"
+    r"|upload_(?:file|folder)\b"
 )
 """Copies, also to a store of models."""
 
