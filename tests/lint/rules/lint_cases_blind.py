@@ -248,7 +248,11 @@ MORE = {
         silent=(job("--nodes=1 --ntasks-per-node=1 --gres=gpu:4 --cpus-per-task=5", "srun python train.py"),),
     ),
     "output-overwritten": Cases(
-        fires=(job("--output=/ocean/cis230075p/ft.out"),), silent=(job("--output=20240131.out"),)
+        fires=(
+            job("--output=/ocean/cis230075p/ft.out"),
+            "#!/bin/bash\n#SBATCH -p { partition }\n#SBATCH --output=out.log\na\n",
+        ),
+        silent=(job("--output=20240131.out"),),
     ),
     "exit-status-hidden": Cases(
         fires=(

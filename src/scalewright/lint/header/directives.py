@@ -98,6 +98,9 @@ def _arguments(line: str, text: str, offset: int) -> list[Argument]:
     return arguments
 
 
+_SPACED_PLACEHOLDER = re.compile(r"\{ +[A-Za-z]\w* +\}")
+
+
 def _word(line: str, text: str, place: int) -> tuple[int, str, bool]:
     """Where the word ends, its text without quotes, and whether a comment follows."""
     characters: list[str] = []
@@ -146,7 +149,12 @@ class _HeaderLine:
         separator = re.search("hetjob|packjob", options, re.IGNORECASE)
         if separator:
             options = options[: separator.start()] + " " * len(separator.group()) + options[separator.end() :]
-        return _arguments(options, self.text[begin:], self.offset + begin), separator is not None
+        return _arguments(_joined(options), _joined(self.text[begin:]), self.offset + begin), separator is not None
+
+
+def _joined(text: str) -> str:
+    """`{ name }`, which somebody fills in, as one word of the same length."""
+    return _SPACED_PLACEHOLDER.sub(lambda match: match.group().replace(" ", "_"), text) if "{ " in text else text
 
 
 def read_header(lines: tuple[str, ...], masked: tuple[str, ...], starts: tuple[int, ...]) -> Header:
