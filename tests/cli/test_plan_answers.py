@@ -152,6 +152,17 @@ def test_a_faster_rival_is_said_to_be_faster(here: Here, tmp_path: Path) -> None
     assert re.search(r"recompute=\w+ +1\.50 s faster ", line), line
 
 
+def test_a_term_above_its_total_fills_the_bar_and_no_more(here: Here, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    here(*EXAMPLE, "--out", str(file))
+    document = json.loads(file.read_text())
+    document["best"]["time"]["total_s"] = 1e-12
+    file.write_text(json.dumps(document))
+    done = here("plan-show", str(file))
+    assert (done.returncode, "100.0%" in done.stdout) == (0, True)
+    assert len(done.stdout) < 20_000
+
+
 def loser_of(document: dict[str, Any], knob: str) -> dict[str, Any]:
     return next(loser for loser in document["why_others_lost"] if loser["knob"] == knob and "loss_s" in loser)
 

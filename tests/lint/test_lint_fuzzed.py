@@ -12,6 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalewright.errors import ConfigError
+from scalewright.lint.engine import Linter
+from scalewright.lint.job_facts import _needed_words
+from scalewright.lint.rule import Context
+from scalewright.lint.script import parse_script
+from scalewright.lint.settings import LintSettings
 
 HANG_CPU_S = 20.0
 """Far above the time of any script, so that a busy machine does not fail the test."""
@@ -24,6 +29,22 @@ def test_a_few_hundred_fuzzed_scripts() -> None:
         with contextlib.suppress(ConfigError):
             check(fuzzed_script(chance), fix=number % 20 == 0)
         assert time.process_time() - before < HANG_CPU_S
+
+
+def test_the_edits_of_broken_text_lie_in_order() -> None:
+    step = 'srun "${head[@]}" bash -c "$(declare -f ray_node); ray_node \\_node \\\nhead=$!\n'
+    text = f"#!/bin/bash\n#SBATCH -N2\n{step}fortries = 0; tries < 2 * 600; tries++)); do"
+    script = parse_script(text)
+    findings = Linter(settings=LintSettings(), context=Context()).lint(script)
+    edits = [edit for finding in findings if finding.fix is not None for edit in finding.fix.edits]
+    assert all(0 <= edit.start <= edit.end <= len(text) for edit in edits)
+
+
+def test_words_that_a_match_needs_are_taken_from_the_pattern() -> None:
+    assert _needed_words(r"resum|--load\b|auto[-_]?load|\bPET_NNODES") == ("resum", "--load", "auto", "pet_nnodes")
+    assert _needed_words(r"colou?rs|xabcd") == ("colo", "xabcd")
+    assert _needed_words(r"\b(?:a|b)cde(?:f(?:g))?") == ()
+    assert _needed_words(r"\bml\s+x|LMOD") == ()
 
 
 @settings(max_examples=150, deadline=None)

@@ -182,5 +182,10 @@ def test_mfu_is_computed_again_and_not_believed() -> None:
     other = utilization(evidence)
     assert other is not None
     assert other.mfu_frac == pytest.approx(document["mfu_frac"])
+    evidence.prediction = document | {"mfu_frac": 1e308, "model_flop": 1e-300}  # a peak of 0
+    nothing = utilization(evidence)
+    assert nothing is not None
+    assert nothing.mfu_frac is None
+    evidence.prediction = document
     del evidence.settings["gbs"]
     assert utilization(evidence) is None

@@ -48,19 +48,19 @@ def utilization(evidence: Evidence, catalog: Catalog | None = None) -> Utilizati
     """
     spec, num_devices, step_s = _model(evidence, catalog), _num_devices(evidence), _step_s(evidence)
     num_samples = None if spec is None else _num_samples(evidence, spec)
-    if spec is None or num_samples is None or num_devices is None or step_s is None:
+    if spec is None or num_samples is None or not num_devices or not step_s:
         return None
     model_flop = training_flop_per_sample(spec) * num_samples
     again = 0.0
     if not spec.is_vision and (mode := setting(evidence, "recompute")) in ("full", "selective", "operators", "modules"):
         again = recompute_flop_per_sample(spec.transformer, parse_layout(f"recompute={mode}")) * num_samples
     peak, peak_of = _peak(evidence, catalog)
-    whole = None if peak is None else step_s * num_devices * peak
+    whole = step_s * num_devices * peak if peak else None
     return Utilization(
         model_flop=model_flop, hardware_flop=model_flop + again, step_s=step_s, num_devices=num_devices,
         flop_per_s_per_device=model_flop / step_s / num_devices,
-        mfu_frac=None if whole is None else model_flop / whole,
-        hfu_frac=None if whole is None else (model_flop + again) / whole, peak_of=peak_of,
+        mfu_frac=model_flop / whole if whole else None,
+        hfu_frac=(model_flop + again) / whole if whole else None, peak_of=peak_of,
     )  # fmt: skip
 
 

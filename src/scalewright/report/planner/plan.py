@@ -126,8 +126,8 @@ def _bars(console: Console, title: str, tree: Document, dimension: units.Dimensi
     shown = [*ranked[:MAX_TERMS], *([(rest, "the rest")] if rest > LEAST_FRAC * total else [])]
     table = plain_table("term", "value", "share", "", title=title, right=("value", "share"), header=False)
     for value, name in shown:
-        bar = mark * round(value / total * BAR_WIDTH)
-        table.add_row(escape(name), units.format(value, dimension), f"{value / total:.1%}", bar)
+        share = min(value / total, 1.0) if total > 0 else 0.0  # of a changed plan, terms may exceed the total
+        table.add_row(escape(name), units.format(value, dimension), f"{share:.1%}", mark * round(share * BAR_WIDTH))
     return table
 
 

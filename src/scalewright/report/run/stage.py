@@ -44,7 +44,7 @@ def _rate(rate: Rate) -> str:
 def _print_times(console: Console, record: StageRecord, directory: RunDirectory) -> None:
     console.print()
     table = plain_table("part", "time", "share", right=("time", "share"))
-    total_s = sum(record.seconds_by_part.values())
+    total_s = sum(record.seconds_by_part.values()) or 1.0
     for part, seconds in record.seconds_by_part.items():
         table.add_row(part.replace("_", " "), units.format(seconds, units.SECONDS), f"{seconds / total_s:.1%}")
     table.add_row("[bold]steps[/]", units.format(record.wall_s, units.SECONDS), "")

@@ -160,7 +160,7 @@ def assignment_with_spaces(script: Script, context: Context) -> Iterator[Hit]:
         first, sign = command.words[0], command.words[1]
         third = command.words[2] if len(command.words) == 3 else None
         fix = None
-        if third is not None and not command.redirects:
+        if third is not None and not command.redirects and first.end <= sign.start < third.start:  # of broken text not
             fix = replace_span(first.end, third.start, "=", title="remove the spaces", is_safe=False)
         message = f"this runs a program called {first.text}"
         advice = f"write {first.text}=... without spaces"
@@ -172,6 +172,7 @@ _GLUED = re.compile(
     r"(\[[ \t]+(?:\$\{?#|[^\[\]\n#;|&]){0,200}[^\s\[\]]\])(?=[ \t]*(?:$|;|&&|\|\|))"
 )
 """`[ ... word]` as a command: `]` is part of the last word."""
+_ENDS_GLUED = re.compile(r"\[[ \t][^\[\]\n]*[^\s\[\]]\]")
 
 
 @rule(
@@ -186,7 +187,7 @@ _GLUED = re.compile(
     needs_header=False,
 )
 def bracket_glued(script: Script, context: Context) -> Iterator[Hit]:
-    if not script.is_shell or "]" not in script.text:
+    if not script.is_shell or not _ENDS_GLUED.search(script.text):
         return
     for number, line in script.code_lines():
         match = _GLUED.search(line) if "[ " in line else None
