@@ -14,7 +14,6 @@ from scalewright.lint.settings import LintSettings
 from scalewright.records.documents import read_document
 from scalewright.records.events import read_events
 from scalewright.records.run_directory import RunDirectory
-from scalewright.sites.loader import find_site
 
 if TYPE_CHECKING:
     from scalewright.planner.search.fewest import Fewest
@@ -24,7 +23,11 @@ NeedsOf = Callable[[Script], ModelNeeds | None]
 
 def lint_context(settings: LintSettings, pilot: Path | None, catalog: Path | None) -> Context:
     """Site, Slurm version and pilot run; the model is added for each script."""
-    site = find_site(settings.site, catalog) if settings.site else None
+    site = None
+    if settings.site:
+        from scalewright.sites.loader import find_site  # takes as long as linting fifty scripts
+
+        site = find_site(settings.site, catalog)
     slurm = settings.slurm or (site.slurm.value if site is not None and site.slurm is not None else "")
     version = parse_version(slurm)
     if settings.slurm and version is None:

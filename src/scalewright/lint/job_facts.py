@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 from scalewright import units
 from scalewright.lint.rule import ScriptFix, insert_text
@@ -16,7 +17,9 @@ from scalewright.lint.script import Script
 from scalewright.lint.shell.launches import Launch
 from scalewright.lint.shell.syntax import Command, Word
 from scalewright.lint.shell.words import base_name
-from scalewright.sites.types import Site, SitePartition
+
+if TYPE_CHECKING:
+    from scalewright.sites.types import Site, SitePartition
 
 SURVEY = "287 public GPU training scripts"
 GUIDE = "Infrastructure Foundations for Scalable LLM Training, section"
@@ -52,6 +55,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
+_NAMED_TRAINING = re.compile(r"(?:^|[_-])train(?:er|ing)?(?:$|[_-])|^nnUNet")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-[^{}]{0,80})?\}|([A-Za-z_]\w*))")
 
 
@@ -85,7 +89,10 @@ def code_of(script: Script) -> str:
 @lru_cache(maxsize=256)
 def mentions(script: Script, pattern: str) -> bool:
     """Whether the pattern matches in the script without its comments; upper and lower case are equal."""
-    return _lower_pattern(pattern).search(_lower_code(script)) is not None
+    code, words = _lower_code(script), _needed_words(pattern)
+    if words and not any(word in code for word in words):
+        return False
+    return _lower_pattern(pattern).search(code) is not None
 
 
 @lru_cache(maxsize=16)
@@ -97,6 +104,48 @@ def _lower_code(script: Script) -> str:
 def _lower_pattern(pattern: str) -> re.Pattern[str]:
     """The pattern for text in lower case: searching without regard to case takes several times as long."""
     return re.compile(re.sub(r"\\.|[A-Z]", lambda m: m.group() if m.group()[0] == "\\" else m.group().lower(), pattern))
+
+
+@lru_cache(maxsize=256)
+def _needed_words(pattern: str) -> tuple[str, ...]:
+    """Words in lower case of which every match holds one; empty if they are not known. Finding them is fast."""
+    words = []
+    for branch in _branches(pattern):
+        outside = _GROUP.sub("|", _ESCAPE_OR_CLASS.sub("|", branch))
+        if "(" in outside or ")" in outside:
+            return ()
+        pieces = re.split(r"\w?[?*{][^|]*|[^\w/=-]", outside)  # what is before ? or * may be missing
+        longest = max(pieces, key=len)
+        if len(longest) < _SHORTEST_WORD:
+            return ()
+        words.append(longest.lower())
+    return tuple(words)
+
+
+_SHORTEST_WORD = 3
+_ESCAPE_OR_CLASS = re.compile(r"\\.|\[\^?\]?[^\]]*\]")
+_GROUP = re.compile(r"\([^()]*\)[?*]?")
+
+
+def _branches(pattern: str) -> list[str]:
+    """The alternatives of a pattern, outside groups and classes."""
+    branches, depth, in_class, is_escaped = [""], 0, False, False
+    for char in pattern:
+        if is_escaped:
+            is_escaped = False
+        elif char == "\\":
+            is_escaped = True
+        elif in_class:
+            in_class = char != "]"
+        elif char == "[":
+            in_class = True
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+        elif char == "|" and not depth:
+            branches.append("")
+            continue
+        branches[-1] += char
+    return branches
 
 
 @lru_cache(maxsize=16)
@@ -147,7 +196,7 @@ def _is_program(words: tuple[Word, ...], name: str) -> bool:
         return True
     if name in _WITH_VERB:
         return len(words) > 1 and words[1].text in _WITH_VERB[name]
-    return re.search(r"(?:^|[_-])train(?:er|ing)?(?:$|[_-])|^nnUNet", name) is not None
+    return ("train" in name or "nnUNet" in name) and _NAMED_TRAINING.search(name) is not None
 
 
 def step_of(launch: Launch) -> Launch | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from scalewright.lint.job_facts import (
     GIB_PER_UNIT,
@@ -20,8 +21,10 @@ from scalewright.lint.job_facts import (
 from scalewright.lint.rule import Context, Hit, at, at_header, at_span, insert_text, replace_text, rule
 from scalewright.lint.script import Script
 from scalewright.sites.account_pattern import account_matches
-from scalewright.sites.types import Qos, Site, SitePartition
 from scalewright.sites.walltime import HOUR_S, format_walltime
+
+if TYPE_CHECKING:
+    from scalewright.sites.types import Qos, Site, SitePartition
 
 _PROFILE = "the site's profile, with its sources: scalewright site show"
 _GPU = "#!/bin/bash\n#SBATCH --account=project_465000123\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=8\n"

@@ -111,11 +111,12 @@ def _children(node: Node, unit: Unit, within: Enclosing, state: WalkState, depth
     children = node.children
     kind = node.type
     condition_ends = _condition_end(kind, children)
-    has_background = any(child.type == "&" for child in children)
+    kinds = [child.type for child in children]
+    has_background = "&" in kinds
     for index, child in enumerate(children):
         if not child.is_named:
             continue
-        is_background = has_background and index + 1 < len(children) and children[index + 1].type == "&"
+        is_background = has_background and index + 1 < len(kinds) and kinds[index + 1] == "&"
         is_condition = index < condition_ends
         is_branch = not is_condition and (kind in _BRANCHES or (kind == "list" and index > 0))
         inside = within
@@ -283,7 +284,7 @@ def _forget_read_variables(command: Command, state: WalkState) -> None:
     """After `read`, `mapfile`, `getopts` and the like the values of their variables are unknown."""
     if command.name in ("read", "mapfile", "readarray", "getopts", "printf", "select"):
         for word in command.arguments:
-            if re.fullmatch(r"[A-Za-z_]\w*", word.text):
+            if word.text.isidentifier():
                 state.variables[word.text] = None
 
 

@@ -24,7 +24,8 @@ _SECRET_TEXT = re.compile(
     r"glpat-[A-Za-z0-9_-]{18,}|AKIA[0-9A-Z]{16}|xox[bap]-[A-Za-z0-9-]{20,}|AIza[0-9A-Za-z_-]{35})"
 )
 _SECRET_MARKS = (
-    "hf_", "wandb", "sk-", "gh", "API_KEY=", "TOKEN=", "SECRET=", "PASSWORD=", "glpat-", "AKIA", "xox", "AIza",
+    "hf_", "wandb", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
+    "API_KEY=", "TOKEN=", "SECRET=", "PASSWORD=", "glpat-", "AKIA", "xox", "AIza",
     "sshpass",
 )  # fmt: skip
 """Every secret that the patterns match holds one of these."""
@@ -59,18 +60,18 @@ def secret_in_script(script: Script, context: Context) -> Iterator[Hit]:
         )
     if not any(mark in script.text for mark in _SECRET_MARKS):
         return
-    for pattern in (_SECRET_TEXT, _LOGIN):
-        for match in pattern.finditer(script.text):
-            line, _ = script.place(match.start())
-            if line not in seen and not is_fill_in(match.group()):
-                seen.add(line)
-                yield at_span(
-                    script,
-                    match.start(),
-                    None,
-                    f"this looks like a secret ({match.group()[:6]}...)",
-                    next_step="move it to a file that only you can read, and replace the secret",
-                )
+    for number, text in enumerate(script.lines, start=1):  # a secret stands in one line; most lines hold no mark
+        if number in seen or not any(mark in text for mark in _SECRET_MARKS):
+            continue
+        match = _SECRET_TEXT.search(text) or _LOGIN.search(text)
+        if match is not None and not is_fill_in(match.group()):
+            yield at_span(
+                script,
+                script.starts[number - 1] + match.start(),
+                None,
+                f"this looks like a secret ({match.group()[:6]}...)",
+                next_step="move it to a file that only you can read, and replace the secret",
+            )
 
 
 def _is_secret(value: str) -> bool:
@@ -336,7 +337,10 @@ def python_buffered(script: Script, context: Context) -> Iterator[Hit]:
         if last is None or last.tool != "python" or work.command.origin:
             continue
         if not any(word.text in ("-u", "-uB") for word in last.program[:3]):
-            if re.search(r"PYTHONUNBUFFERED|stdbuf|--unbuffered|\bsrun\b[^\n]{0,200}\s-u\b", code_of(script)):
+            code = code_of(script)
+            if any(word in code for word in ("PYTHONUNBUFFERED", "stdbuf", "--unbuffered")):
+                return
+            if " -u" in code and re.search(r"\bsrun\b[^\n]{0,200}\s-u\b", code):
                 return
             yield at(
                 script,
@@ -364,8 +368,10 @@ _INSTALLS = re.compile(
     after="#!/bin/bash\n#SBATCH --cpus-per-task=8\nconda create -n env -y\npip install torch\n",
 )
 def gpus_for_installation(script: Script, context: Context) -> Iterator[Hit]:
-    match = _INSTALLS.search(code_of(script)) if script.asks_for_gpus else None
-    if match is None or work_commands(script) or script.launched("srun") or "$@" in script.text:
+    if not script.asks_for_gpus or work_commands(script) or script.launched("srun") or "$@" in script.text:
+        return
+    match = _INSTALLS.search(code_of(script))
+    if match is None:
         return
     if any(launch.program[:1] and launch.program[0].text in ("-c", "-") for launch in script.launched("python")):
         return  # a program that is written in the script

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from scalewright.lint.job_facts import (
     DISTRIBUTED,
@@ -146,7 +147,13 @@ def _ports(script: Script) -> Iterator[Assignment]:
 
 def _num_mentions(script: Script, port: str) -> int:
     """How often the code names a port."""
-    return len(re.findall(rf"(?<!\d){port}(?!\d)", code_of(script)))
+    code, count = code_of(script), 0
+    place = code.find(port)
+    while place >= 0:
+        end = place + len(port)
+        count += not (code[place - 1 : place].isdigit() or code[end : end + 1].isdigit())
+        place = code.find(port, end)
+    return count
 
 
 def _port_from_job_id(script: Script, assignment: Assignment, value: str, *, is_default: bool) -> ScriptFix | None:
@@ -191,6 +198,7 @@ def _derives_everywhere(script: Script, assignment: Assignment) -> bool:
     return bool(launchers) and all(launch.option(*_PORT_OPTIONS) is not None for launch in launchers)
 
 
+@lru_cache(maxsize=16)
 def _stays_in_job(script: Script) -> bool:
     """Whether nothing but programs of this job, as far as the script shows, can depend on the port."""
     if script.sourced or re.search(r"\b(?:ray|ssh|pdsh|sbatch|dask)\b", code_of(script)):

@@ -126,7 +126,11 @@ def _serves(command: Command) -> bool:
     after=_HEAD + "srun -N1 -n1 vllm serve model &\nsrun -N1 -n1 python train.py &\npid=$!\nwait $pid\n",
 )
 def wait_for_server(script: Script, context: Context) -> Iterator[Hit]:
-    if not _SERVER.search(script.text) or re.search(r"\b(?:kill|pkill|scancel|killall|timeout)\b", code_of(script)):
+    if (
+        not script.called("wait")
+        or not _SERVER.search(script.text)
+        or re.search(r"\b(?:kill|pkill|scancel|killall|timeout)\b", code_of(script))
+    ):
         return
     works = [work.command for work in work_commands(script)]
     servers = [c for c in script.commands if c.parent is None and c.within.is_background and _serves(c)]
