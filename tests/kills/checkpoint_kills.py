@@ -46,7 +46,7 @@ PRELOADED = [
     "scalewright.run.__main__", "scalewright.run.language.train", "numpy.random", "numpy.ma", "psutil",
     "torch.utils._device", "torch.utils.serialization",
 ]  # fmt: skip
-FIRST_PORT, NUM_PORTS = 20_000, 500
+FIRST_PORT, PORTS_END, NUM_PORTS = 20_000, 32_000, 500
 """Ports of a process in the soak: below those that the system gives away, and no two processes have the same."""
 
 
@@ -75,12 +75,18 @@ def make_run(path: Path, layout: str) -> RunDirectory:
     return RunDirectory.create_or_resume(path, run.document())
 
 
+def first_port(number: int) -> int:
+    """The first of the ports of a run directory or a process."""
+    return FIRST_PORT + number * NUM_PORTS % (PORTS_END - FIRST_PORT)
+
+
 def free_ports(first: int = 0) -> Iterator[int]:
-    """Ports that nobody uses; without `first` those that the system gives."""
+    """Ports that nobody uses; without `first` those of this process, below those that the system gives away."""
+    first = first or first_port(os.getpid())
     for number in count():
         with socket.socket() as probe:
             try:
-                probe.bind(("127.0.0.1", first + number % NUM_PORTS if first else 0))
+                probe.bind(("127.0.0.1", first + number % NUM_PORTS))
             except OSError:
                 continue
             port = int(probe.getsockname()[1])
@@ -171,7 +177,7 @@ def _soak_one(job: tuple[int, int, float, str]) -> KillCounts:
     try:
         counts = kill_again_and_again(
             directory, layout=layout, world_size=world_size, num_kills=num_kills, seed=number,
-            context=multiprocessing.get_context("fork"), ports=free_ports(FIRST_PORT + number * NUM_PORTS % 12_000),
+            context=multiprocessing.get_context("fork"), ports=free_ports(first_port(number)),
             stop_s=stop_s,
         )  # fmt: skip
     except BaseException:
