@@ -64,6 +64,9 @@ def rl(generation_s: float, **values: float) -> Evidence:
 
 def test_generation_and_long_answers() -> None:
     assert fired(rl(0.8))["generation-bound"].severity == "warning"
+    gain = fired(rl(0.8))["generation-bound"].seen.gain
+    assert gain is not None
+    assert gain.step_time_frac == pytest.approx(0.2)  # what training takes can be hidden behind generation, not more
     assert fired(rl(0.55))["generation-bound"].severity == "info"
     assert "generation-bound" not in fired(rl(0.4))
     tail = fired(rl(0.8, **{"response_length/max": 8000.0, "response_length/mean": 800.0}))

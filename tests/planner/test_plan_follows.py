@@ -47,6 +47,15 @@ def test_an_emitted_layout_fits_the_stack_of_its_framework(cli: Cli, framework: 
     assert prediction["reserved_bytes"] == pytest.approx(emitted["reserved_bytes"])
 
 
+def test_the_recommended_layout_is_never_faster_than_the_one_named_fastest(cli: Cli) -> None:
+    """All layouts that are near the fastest have little memory left here. A slower one with room is not the fastest."""
+    question = ("--model", "llama3-8b", "--system", "leonardo", "--nodes", "8", "--global-batch", "256")
+    choice = planned(cli, *question, "--steps", "1000", "--fix", "tp=1,pp=1,cp=1,zero=3")
+    text = json.dumps(choice)
+    assert "It is the fastest and the safest of 2 layouts" in text
+    assert ": ." not in text
+
+
 def test_another_stack_than_the_frameworks_is_refused(cli: Cli, refused: Refused) -> None:
     question = ("--model", "llama3-8b", "--system", "karolina", "--nodes", "2", "--global-batch", "64")
     message = refused(cli("plan", *question, "--emit", "torchtitan", "--stack", "megatron-core"))

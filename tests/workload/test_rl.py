@@ -57,6 +57,9 @@ def test_a_budget_is_read_and_named() -> None:
     step = parse_rl(f"{PLAIN},longest=4000,budget=2000000,retention=3,staleness=2")
     assert (step.token_budget, step.retention, step.staleness, step.lag) == (2_000_000, 3, 2, 0)
     assert step.policy == "token budget"
+    assert parse_rl(f"{PLAIN},longest=4000,budget=2M,retention=3,staleness=2") == step
+    with pytest.raises(ConfigError, match=r"budget=2\.5 MB, which is not a whole number"):
+        parse_rl(f"{PLAIN},longest=4000,budget=2.5 MB")
     assert step.usual_budget == 64 * 32 * 1019
     ahead = parse_rl(f"{PLAIN},gpus=8,staleness=1")
     assert (ahead.lag, ahead.policy) == (1, "1-step off")

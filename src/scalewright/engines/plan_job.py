@@ -224,6 +224,8 @@ def stack_notes(work: EngineWork) -> tuple[str, ...]:
     planned_with = str(stack.get("id") if isinstance(stack, dict) else stack)
     if planned_with in (work.info.stack, work.info.id) or "schema" not in work.planned.prediction:
         return ()
+    if work.info.tasks == ("generate",):
+        return ()  # nothing is trained, and its stack has no factors of its own
     return (
         f"the plan's times are those of stack {planned_with}: plan with --stack {work.info.id} for those of the engine",
     )

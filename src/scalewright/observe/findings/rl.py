@@ -63,7 +63,10 @@ def generation_bound(evidence: Evidence, context: FindingContext) -> Iterator[Se
         spots=(one.spot,), certainty="certain", score=share - NOTED_FRAC, numbers={"generation_frac": share},
         severity=None if share >= GENERATION_FRAC else "info",
         next_step="raise the engine's batch, set a token budget, or give generation devices of its own",
-        gain=Gain(step_time_frac=share, how="at most: generation hidden behind training, one step ahead"),
+        gain=Gain(
+            step_time_frac=min(share, 1.0 - share),
+            how="at most: the shorter of generation and training hidden behind the longer, one step ahead",
+        ),
     )  # fmt: skip
 
 

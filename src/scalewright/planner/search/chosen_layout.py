@@ -74,8 +74,9 @@ class ChosenLayout:
             return f"It is the fastest and the safest of {among}."
         faster = 1.0 - self.fastest.time_s / self.prediction.time_s
         fastest = f"{self.fastest.question.layout.brief} at {units.format(self.fastest.time_s, units.SECONDS)}"
+        reasons = ", ".join(_safer_by(self.prediction, self.fastest))
         return (
-            f"It is the safest of {among}: {', '.join(_safer_by(self.prediction, self.fastest))}. "
+            f"It is the safest of {among}{f': {reasons}' if reasons else ''}. "
             f"The fastest is {fastest}, {faster:.1%} less."
         )
 
@@ -110,6 +111,8 @@ def chosen_layout(
         near = reach.near(resolution)
         num_near = int(np.count_nonzero(near))
         best = result.prediction(int(reach.rows[near][np.argmin(reach.safety[near])]), facility=facility)
+        if best.time_s < fastest.time_s:  # every layout that is as fast has little memory left, as the fastest has
+            fastest = result.prediction(int(reach.rows[np.argmin(reach.log_time)]), facility=facility)
     choice = ChosenLayout(
         result=result, prediction=best, fastest=fastest, facility=facility, objective=objective, num_near=num_near,
         resolution_frac=resolution, selection_frac=frac,

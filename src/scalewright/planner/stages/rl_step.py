@@ -33,8 +33,11 @@ from scalewright.workload.training import TEXT
 def predict_rl(question: Question, rl: RlStep) -> Answer:
     """One GRPO step, trainer and generator in turns on the same devices or side by side on devices of their own."""
     predicted = _predict(question, rl)
-    notes = context_notes(question.spec, longest_context(rl))
-    predicted = replace(predicted, warnings=(*predicted.warnings, *notes))
+    longest = longest_context(rl)
+    # The rollout's question has the length of its answers in place of the length that the model was trained with.
+    of_rollout = context_notes(question.spec.with_seq(rl.prompt_len + rl.response_len), longest)
+    warnings = [text for text in predicted.warnings if text not in of_rollout]
+    predicted = replace(predicted, warnings=(*warnings, *context_notes(question.spec, longest)))
     if not rl.token_budget:
         return predicted
     waits = replace(rl, token_budget=0)

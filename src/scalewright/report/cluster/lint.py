@@ -126,7 +126,8 @@ def summary_line(findings: Sequence[LintFinding], num_files: int, num_unreadable
         for word in ("error", "warning", "info")
         if (n := sum(finding.severity == word for finding in findings))
     ]
-    files = f"{num_files} file{'s' if num_files != 1 else ''}"
+    num_read = num_files - num_unreadable
+    files = f"{num_read} file{'s' if num_read != 1 else ''}"
     text = f"{', '.join(counts)} in {files}" if counts else f"no findings in {files}"
     if num_fixed:
         text += f"; {num_fixed} fixed"

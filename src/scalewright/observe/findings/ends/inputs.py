@@ -124,10 +124,13 @@ def access_denied(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
 def wrong_configuration_key(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "wrong-configuration-key"):
         key = str(ending.first.values.get("key", "")) or _first_group(_OPTION, ending.first.message)
+        is_ours = "scalewright.errors.ConfigError" in ending.first.message
         yield seen_end(
             ending,
             f"{ending.who} refused its configuration: {quoted(ending.first)}",
-            f"correct {key or 'the option'}: look it up in the --help of the installed version",
+            "do what its message says, in exit_info.json and in the log of the rank"
+            if is_ours
+            else f"correct {key or 'the option'}: look it up in the --help of the installed version",
             numbers={"key": key} if key else {},
         )
 
