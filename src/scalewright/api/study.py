@@ -77,15 +77,22 @@ class StudyHandle(Framed):
     name: str
     study: Study
     library: Catalog
+    folder: Path | None = None
+    """Folder of entries that come before all others."""
 
     def predict(self) -> StudyAnswer:
         """Every point predicted, beside what is published. Nothing is run."""
-        return StudyAnswer(predicted_report(self.library, self.study))
+        now = self._now()
+        return StudyAnswer(predicted_report(now.library, now.study))
 
     def measured(self, results: str | Path | None = None) -> StudyAnswer:
         """What a results folder holds, beside its prediction; default: results/STUDY."""
         store = Store.open(Path(results) if results is not None else Path("results") / self.study.file.id)
-        return StudyAnswer(measured_report(self.library, self.name, store))
+        return StudyAnswer(measured_report(self._now().library, self.name, store))
+
+    def _now(self) -> StudyHandle:
+        """The study as its files are at this time: people edit an entry between two calls."""
+        return _handle(self.name, self.folder)
 
     def columns(self) -> dict[str, list[Any]]:
         points = self.study.points
@@ -105,5 +112,9 @@ class StudyHandle(Framed):
 
 def study(name: str | Path, *, catalog: str | Path | None = None) -> StudyHandle:
     """A shipped study by its name, or a study file by its path; every key of it is checked."""
-    library = open_catalog(None if catalog is None else Path(catalog))
-    return StudyHandle(str(name), open_study(library, str(name)), library)
+    return _handle(str(name), None if catalog is None else Path(catalog))
+
+
+def _handle(name: str, folder: Path | None) -> StudyHandle:
+    library = open_catalog(folder)
+    return StudyHandle(name, open_study(library, name), library, folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -34,6 +35,9 @@ from scalewright.records.loader import load_toml, parse_toml
 from scalewright.records.types import EnvName
 
 E = TypeVar("E", bound=Entry)
+D = TypeVar("D")
+MAX_DERIVED = 128
+"""Machines and searches that a catalogue keeps; points of a study that share one follow each other."""
 
 
 def packaged_data() -> Path:
@@ -63,12 +67,25 @@ def folded(name: str) -> str:
 
 @dataclass(slots=True)
 class Catalog:
-    """Entries by kind and name. Files are read when asked for, so a lookup by id opens one file."""
+    """Entries by kind and name. Files are read when asked for, so a lookup by id opens one file.
+
+    An entry is read once. What was edited since is seen by the next catalogue that is opened, so that nothing that
+    follows from entries may be kept longer than the catalogue itself: keep it with `derived`.
+    """
 
     folders: tuple[Path, ...]
     _entries: dict[tuple[str, str], Entry] = field(default_factory=dict)
     _names: dict[str, dict[str, str]] = field(default_factory=dict)
     _paths: dict[str, dict[str, Path]] = field(default_factory=dict)
+    _derived: dict[Hashable, object] = field(default_factory=dict, repr=False, compare=False)
+
+    def derived(self, key: Hashable, make: Callable[[], D]) -> D:
+        """What `make` gives, made once for a key: machines and searches, which many points of a study share."""
+        if key not in self._derived:
+            if len(self._derived) >= MAX_DERIVED:
+                del self._derived[next(iter(self._derived))]
+            self._derived[key] = make()
+        return cast(D, self._derived[key])
 
     def ids(self, kind: str) -> list[str]:
         return sorted(self._files(kind))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ from scalewright.here.place import Place, place_of
 from scalewright.launch.prepare.language_setup import machine_of
 from scalewright.planner.stages.reason_stage import RolloutLoad, StageLoad, StagePrediction, UpdateLoad, predict_stage
 from scalewright.records.reasoning import read_stored_answers
-from scalewright.records.types import EnvName
 from scalewright.workload.lengths import LengthDistribution, LogNormalLength, fixed
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.reasoning.rows import longest_first, packed_rows, padded_groups, padded_width
@@ -86,18 +84,13 @@ def stage_outlook(catalog: Catalog, run: ReasonRun, *, system: str | None) -> St
         return StageOutlook(prediction=None, here=here, note=f"no prediction: {error}")
 
 
-_MACHINES: dict[tuple[object, ...], Here | None] = {}
-
-
 def _machine(catalog: Catalog, run: ReasonRun, system: str | None) -> Here | None:
     """The machine of a stage. The stages of a pipeline share one probe: it takes seconds, and some stages do not."""
     num_engine_ranks = run.roles.num_engine_ranks
     # Engines and a trainer that take turns can use the same cores.
     num_ranks = run.num_ranks + num_engine_ranks if run.roles.staleness else max(run.num_ranks, num_engine_ranks)
-    key = (catalog.folders, system, run.device, run.precision, num_ranks, os.environ.get(EnvName.HOME))
-    if key not in _MACHINES:
-        _MACHINES[key] = machine_of(catalog, system, run, num_ranks)
-    return _MACHINES[key]
+    key = ("machine", system, run.device, run.precision, num_ranks)
+    return catalog.derived(key, lambda: machine_of(catalog, system, run, num_ranks))
 
 
 def stage_load(run: ReasonRun, lengths: SequenceLengths | None = None) -> StageLoad:

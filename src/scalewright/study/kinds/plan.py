@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
-from pathlib import Path
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked
@@ -73,7 +71,7 @@ class PlanKind(PredictedOnly):
         return system_facts(catalog, values)
 
     def predict(self, catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Outcome:
-        result, best = searched(catalog.folders, parse_options(_OPTIONS, options, where=where))
+        result, best = searched(catalog, parse_options(_OPTIONS, options, where=where))
         if best is None:
             return Outcome(problem=why_none(result))
         outcome = outcome_of(best)
@@ -84,10 +82,12 @@ class PlanKind(PredictedOnly):
         )  # fmt: skip
 
 
-@lru_cache(maxsize=64)
-def searched(folders: tuple[Path, ...], point: SearchPoint) -> tuple[SearchResult, Answer | None]:
-    """The search and its fastest layout. Cached, because points of other kinds share the same search."""
-    catalog = Catalog(folders)
+def searched(catalog: Catalog, point: SearchPoint) -> tuple[SearchResult, Answer | None]:
+    """The search and its fastest layout. Points of other kinds share the same search."""
+    return catalog.derived(("search", point), lambda: _search(catalog, point))
+
+
+def _search(catalog: Catalog, point: SearchPoint) -> tuple[SearchResult, Answer | None]:
     request = resolve_request(catalog, point.system, point.options, feed=TEXT)
     result = search(request.space(catalog, request.counts[0]))
     ranked = result.best(1, "time", facility=request.facility)

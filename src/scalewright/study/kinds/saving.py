@@ -56,7 +56,7 @@ class SavingKind(PredictedOnly):
         point = parse_options(_OPTIONS, options, where=where)
         place = place_of(catalog, point.system, partition=point.partition or None)
         plain = SearchPoint(**{name: getattr(point, name) for name in SearchPoint.__dataclass_fields__})
-        result, best = searched(catalog.folders, plain)
+        result, best = searched(catalog, plain)
         if best is None:
             return Outcome(problem=why_none(result))
         run = whole_run(

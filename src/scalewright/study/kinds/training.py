@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -135,19 +134,22 @@ def read(options: Mapping[str, Value], *, where: str) -> TrainingPoint:
     return parse_options(_OPTIONS, options, where=where)
 
 
-@lru_cache(maxsize=256)
-def _place(folders: tuple[Path, ...], system: str, partition: str, transport: str, num_ranks: int) -> Place:
-    """The machine that a point names. Cached, because hundreds of points share one."""
-    return place_of(
-        Catalog(folders), system, partition=partition or None, transport=transport or None, num_ranks=num_ranks
-    )
+def _place(catalog: Catalog, system: str, partition: str, transport: str, num_ranks: int) -> Place:
+    """The machine that a point names. Hundreds of points share one."""
+
+    def make() -> Place:
+        return place_of(
+            catalog, system, partition=partition or None, transport=transport or None, num_ranks=num_ranks
+        )  # fmt: skip
+
+    return catalog.derived(("place", system, partition, transport, num_ranks), make)
 
 
 def resolve(catalog: Catalog, options: Mapping[str, Value], *, where: str) -> Question:
     """The planner's question for a point."""
     point = read(options, where=where)
     layout = parse_layout(point.layout)
-    place = _place(catalog.folders, point.system, point.partition, point.transport, int(layout.num_gpus))
+    place = _place(catalog, point.system, point.partition, point.transport, int(layout.num_gpus))
     return ask(
         catalog, model=point.model, system=place, layout=layout, precision=point.precision, stack=point.stack,
         network=point.network or None, seq=point.seq or None, storage=point.storage or None,
@@ -161,7 +163,7 @@ def system_facts(catalog: Catalog, values: Mapping[str, Value]) -> dict[str, Val
     if not isinstance(system, str) or system == HERE:
         return {}
     partition, transport = (str(values.get(name, "")) for name in ("partition", "transport"))
-    machine = _place(catalog.folders, system, partition, transport, 1).machine
+    machine = _place(catalog, system, partition, transport, 1).machine
     return {
         "gpus_per_node": machine.gpus_per_node,
         "system_nodes": machine.num_nodes or 0,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from functools import cache
 
 from scalewright import units
 from scalewright.errors import ScalewrightError
@@ -254,7 +253,6 @@ def named_model_too_large(script: Script, context: Context) -> Iterator[Hit]:
     )
 
 
-@cache
 def _state_bytes(model: str) -> float | None:
     """bf16 weights and gradients, fp32 copy and two moments of a model; None: it is not in the catalogue."""
     from scalewright.catalog.library import open_catalog
@@ -266,7 +264,6 @@ def _state_bytes(model: str) -> float | None:
         return None
 
 
-@cache
 def _memory_bytes(system: str) -> float | None:
     """Usable memory of one device of a system; None: it is not in the catalogue."""
     from scalewright.catalog.library import open_catalog
