@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from scalewright.errors import ConfigError
-from scalewright.launch.advise.pending import REASONS, explain, reason_of
+from scalewright.launch.advise.pending import explain
 from scalewright.launch.advise.queue import Queue, parse_nodes, parse_queue
+from scalewright.sites.pending import REASONS, reason_of
 
 QUEUE = """\
 4|batch|PENDING|6|2139|20:00|20:00||Resources|2026-11-15T07:49:10|ann

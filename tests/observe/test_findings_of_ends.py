@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from scalewright.observe.findings.catalogue import every_rule
 from scalewright.observe.findings.order import explain
 from scalewright.observe.findings.rule import Explained, FindingContext
 from scalewright.observe.readers.reading import read_evidence
+from scalewright.sites.pending import REASONS, reason_of
 
 SPOT = Spot(file="job.out", line=3)
 GIB = 2.0**30
@@ -140,7 +142,7 @@ def test_tasks_that_each_believe_to_be_alone_were_launched_wrongly() -> None:
 @pytest.mark.parametrize(
     ("evidence", "words"),
     [
-        (Evidence(jobs=[job("PENDING", reason="Resources")]), "has not started: PENDING (Resources)"),
+        (Evidence(jobs=[job("PENDING", reason="Resources")]), "Job 7 waits (Resources): it is next in the queue"),
         (Evidence(jobs=[job("FAILED", exit_code=1, elapsed_s=2.0)]), "ended after 2.00 s with exit code 1"),
         (Evidence(run_dir="run"), "no rank wrote a step"),
     ],
@@ -148,6 +150,21 @@ def test_tasks_that_each_believe_to_be_alone_were_launched_wrongly() -> None:
 )
 def test_a_run_that_never_started(evidence: Evidence, words: str) -> None:
     assert words in findings(evidence)["never-started"].seen.message
+
+
+def test_every_waiting_job_is_named_once_with_the_reason_and_the_step_of_the_one_table() -> None:
+    waiting = [
+        JobFact(job_id=str(number), spot=SPOT, state="PENDING", reason=reason.code)
+        for number, reason in enumerate([*REASONS, *REASONS], start=100)
+    ]
+    told = [one.seen for one in explain(Evidence(jobs=waiting), FindingContext(ended=True))]
+    for one in waiting:
+        reason = reason_of(one.reason)
+        (seen,) = [seen for seen in told if re.search(rf"\b{one.job_id}\b", seen.message)]
+        assert reason.meaning in seen.message
+        assert seen.severity == ("info" if reason.starts_by_itself else "warning")
+        first = 100 + (int(one.job_id) - 100) % len(REASONS)
+        assert seen.next_step == reason.next_step(f"{first},{first + len(REASONS)}")
 
 
 def test_a_run_that_has_just_begun_or_finished_did_start() -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scalewright import units
 from scalewright.errors import ConfigError
 from scalewright.records.node_list import expand_nodes
+from scalewright.sites.pending import competes
 from scalewright.sites.walltime import parse_walltime_s
 
 QUEUE_FORMAT = "%i|%P|%T|%D|%Q|%l|%L|%N|%r|%S|%u"
@@ -25,10 +26,6 @@ UNLIMITED_S = 365 * units.DAY_S
 MAX_WAITING = 64
 """Waiting jobs that are planned. Later ones change little for a request that starts soon."""
 _UNUSABLE = re.compile(r"down|drain|fail|maint|unknown|powering_down|no_respond|inval|reboot|\*$", re.IGNORECASE)
-_NOT_COMPETING = re.compile(
-    r"^(JobHeld|Dependency|BeginTime|Assoc|QOS|Max|Invalid|Bad|Partition(Time|Node|Down|Inactive)|Reservation|Deadline"
-    r"|JobArrayTaskLimit|AccountNotAllowed|AccountingPolicy|Prolog|Cleaning|launch failed)"
-)
 _TESTED = re.compile(
     r"Job \d+ to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\S* (?:a\s+)?using (\d+) processors"
     r" on (?:nodes )?(\S+?)(?: in partition (\S+))?(?:;|$)"
@@ -56,7 +53,7 @@ class QueuedJob:
     @property
     def competes(self) -> bool:
         """Whether it can start as soon as nodes are free; held jobs and jobs over a limit cannot."""
-        return not _NOT_COMPETING.match(self.reason)
+        return competes(self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

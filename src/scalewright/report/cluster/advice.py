@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from scalewright import units
-from scalewright.launch.advise.pending import SOURCE, PendingJob
+from scalewright.launch.advise.pending import PendingJob
 from scalewright.launch.advise.ranking import Advice, Offer
 from scalewright.launch.advise.run_times import PlannedRun
 from scalewright.records.documents import document
 from scalewright.report.console import plain_table
+from scalewright.sites.pending import SOURCE
 from scalewright.sites.walltime import format_walltime
 from scalewright.units import SECONDS
 from scalewright.units import format as shown

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from scalewright import units
 from scalewright.observe.evidence.evidence import Evidence
-from scalewright.observe.evidence.facts import Spot
+from scalewright.observe.evidence.facts import JobFact, Spot
 from scalewright.observe.findings.ends.ending import ending_by, quoted, ranks_words, seen_end
 from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
 from scalewright.observe.timeline import build_timeline
+from scalewright.sites.pending import Reason, reason_of
 
 CHEAT_SHEET = "Guide to HPC infrastructure for AI, 2.4.8, troubleshooting table"
 
@@ -161,12 +162,7 @@ def never_started(evidence: Evidence, context: FindingContext) -> Iterator[Seen]
         job for job in evidence.jobs if job.state in ("FAILED", "BOOT_FAIL", "LAUNCH_FAILED") and "." not in job.job_id
     ]
     if waiting:
-        job = waiting[0]
-        yield Seen(
-            message=f"Job {job.job_id} has not started: {job.state}{f' ({job.reason})' if job.reason else ''}",
-            spots=(job.spot,), certainty="certain", score=0.8, severity="info",
-            next_step=f"squeue -j {job.job_id} -o '%T %R'; a shorter --time or more partitions start earlier",
-        )  # fmt: skip
+        yield from _waiting(waiting)
     elif failed:
         job = failed[0]
         after = f" after {units.format(job.elapsed_s, units.SECONDS)}" if job.elapsed_s is not None else ""
@@ -181,4 +177,28 @@ def never_started(evidence: Evidence, context: FindingContext) -> Iterator[Seen]
             message="The run directory has a configuration, but no rank wrote a step or how it ended",
             spots=(Spot(file=evidence.run_dir),), certainty="likely", score=0.8,
             next_step="start it again; if it ends at once, read logs/rank-0.log and script.sh",
+        )  # fmt: skip
+
+
+MOST_JOBS_NAMED = 12
+
+
+def _waiting(jobs: list[JobFact]) -> Iterator[Seen]:
+    """Every job that waits, together with those that wait for the same reason; first those that never start."""
+    by_reason: dict[Reason, list[JobFact]] = defaultdict(list)
+    for job in jobs:
+        by_reason[reason_of("Prolog" if job.state == "CONFIGURING" else job.reason)].append(job)
+    for reason, alike in sorted(by_reason.items(), key=lambda item: item[0].starts_by_itself):
+        ids = [job.job_id for job in alike]
+        named = ", ".join(ids[:MOST_JOBS_NAMED]) + (
+            f" and {len(ids) - MOST_JOBS_NAMED} more" if ids[MOST_JOBS_NAMED:] else ""
+        )
+        code = f" ({alike[0].reason})" if alike[0].reason else ""
+        who = f"Job {named} waits" if len(ids) == 1 else f"Jobs {named} wait"
+        yield Seen(
+            message=f"{who}{code}: {reason.meaning}",
+            spots=tuple(job.spot for job in alike[:MOST_JOBS_NAMED]), certainty="certain",
+            score=0.8 if reason.starts_by_itself else 0.9,
+            severity="info" if reason.starts_by_itself else "warning",
+            next_step=reason.next_step(",".join(ids[:MOST_JOBS_NAMED])),
         )  # fmt: skip
