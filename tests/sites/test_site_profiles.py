@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
-from scalewright.errors import ConfigError, DocumentError
+from scalewright.errors import ConfigError, DocumentError, UnknownNameError
 from scalewright.launch.script.render import render
 from scalewright.launch.script.request import ArrayTasks
 from scalewright.launch.script.resolved_job import resolve_job
 from scalewright.launch.script.steps import srun_flags
 from scalewright.sites.loader import find_site, load_site, packaged_sites
-from scalewright.sites.types import sourced_keys
+from scalewright.sites.types import Site, sourced_keys
 from script_cases import ACCOUNTS, SITES, request_for
 
 
@@ -250,3 +251,44 @@ def test_longer_bins_of_frontier_are_allowed() -> None:
     ):
         text = render(request_for(site, walltime_s=hours * 3600, **changes), site).text
         assert f"#SBATCH --time={limit}\n" in text
+
+
+def _accepts(site: Site, partition: str, **changes: int) -> bool:
+    try:
+        render(request_for(site, partition=partition, **changes), site)
+    except ConfigError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("site", [site for site in SITES.values() if len(site.partitions) > 1], ids=lambda s: s.id)
+@pytest.mark.parametrize("num_nodes", [1, 2, 8, 64])
+@pytest.mark.parametrize("walltime_s", [1800, 36 * 3600])
+def test_a_list_of_partitions_is_accepted_where_each_of_them_is(site: Site, num_nodes: int, walltime_s: int) -> None:
+    for first, second in itertools.permutations([rules.name for rules in site.partitions], 2):
+        alone = [_accepts(site, name, num_nodes=num_nodes, walltime_s=walltime_s) for name in (first, second)]
+        both = f"{first},{second}"
+        assert _accepts(site, both, num_nodes=num_nodes, walltime_s=walltime_s) == all(alone), both
+        if all(alone):
+            text = render(request_for(site, partition=both, num_nodes=num_nodes, walltime_s=walltime_s), site).text
+            assert f"#SBATCH --partition={both}\n" in text
+
+
+def test_a_list_of_partitions_names_the_one_that_is_misspelt() -> None:
+    with pytest.raises(UnknownNameError, match="called 'smal-g': did you mean small-g"):
+        render(request_for(SITES["lumi"], partition="standard-g,smal-g"), SITES["lumi"])
+    with pytest.raises(ConfigError, match="a comma between several"):
+        request_for(SITES["lumi"], partition="standard-g, small-g")
+
+
+@pytest.mark.parametrize("site", [site for site in SITES.values() if site.multi_node_modules], ids=lambda s: s.id)
+def test_a_job_on_several_nodes_names_each_module_that_it_lacks(site: Site) -> None:
+    needed = site.multi_node_modules
+    assert needed is not None
+    names = [module.partition(" ")[0] for module in needed.value]
+    for given in itertools.chain.from_iterable(itertools.combinations(names, n) for n in range(len(names) + 1)):
+        modules = tuple(f"{name}/1" for name in given)
+        warnings = " ".join(render(request_for(site, num_nodes=2, modules=modules), site).warnings)
+        assert [module in warnings for module in needed.value] == [name not in given for name in names]
+        alone = " ".join(render(request_for(site, num_nodes=1, modules=modules), site).warnings)
+        assert not any(module in alone for module in needed.value)

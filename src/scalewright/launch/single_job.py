@@ -154,7 +154,7 @@ def large_job_warning(hours: float, site: Site | None, catalog: Catalog, *, what
 
 def size_warning(request: JobRequest, site: Site, runner: Runner) -> str:
     """A warning if the job is larger than its partition: Slurm may accept it and never start it. Empty: it fits."""
-    partition = request.partition or site.select.partition
+    names = request.partition or site.select.partition
     try:
         text = runner.call(["sinfo", "-h", "-o", "%P|%D"])
     except EnvironmentFailedError:
@@ -162,14 +162,15 @@ def size_warning(request: JobRequest, site: Site, runner: Runner) -> str:
     num_nodes_of: dict[str, int] = {}
     for line in text.splitlines():
         name, _, count = line.strip().partition("|")
-        partition = partition or (name[:-1] if name.endswith("*") else "")  # the * marks the default partition
+        names = names or (name[:-1] if name.endswith("*") else "")  # the * marks the default partition
         num_nodes_of[name.rstrip("*")] = num_nodes_of.get(name.rstrip("*"), 0) + int(count or 0)
-    if not 0 < num_nodes_of.get(partition, 0) < request.all_nodes:
+    partitions = names.split(",")
+    small = [name for name in partitions if 0 < num_nodes_of.get(name, 0) < request.all_nodes]
+    if not small:
         return ""
-    return (
-        f"partition {partition} has {num_nodes_of[partition]} nodes, and {request.all_nodes} are requested: Slurm may "
-        "accept the job and never start it; request fewer"
-    )
+    has = " and ".join(f"partition {name} has {num_nodes_of[name]} nodes" for name in small)
+    then = "never start it" if len(small) == len(partitions) else "start it in another of its partitions only"
+    return f"{has}, and {request.all_nodes} are requested: Slurm may accept the job and {then}; request fewer"
 
 
 def next_commands(request: JobRequest, job: str) -> dict[str, str]:

@@ -294,6 +294,8 @@ class Site(Strict):
     runtimes: tuple[Runtime, ...] = ()
     engines: tuple[SiteEngine, ...] = ()
     """The first that names an engine is used."""
+    multi_node_modules: SourcedValue[tuple[Line, ...]] | None = None
+    """Modules that a job on several nodes has to load, as the site's guide names them; `module avail` spells them."""
     node_local: NodeLocal
     scratch: SourcedValue[Expandable] | None = None
     rendezvous: Literal["name", "address"] = "name"
@@ -324,6 +326,11 @@ class Site(Strict):
 
     def partition(self, name: str) -> SitePartition | None:
         return next((p for p in self.partitions if p.name == name), None)
+
+    def each_partition(self, names: str) -> list[SitePartition]:
+        """The partitions of a list such as `a100,h100`, as Slurm takes it: a job starts in any one of them, so that it
+        has to keep the rules of each. Those that the profile does not know are left out."""
+        return [rules for name in names.split(",") if (rules := self.partition(name)) is not None]
 
     def find_qos(self, name: str) -> Qos | None:
         return next((q for q in self.qos if q.name == name), None)

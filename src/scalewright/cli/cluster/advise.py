@@ -158,6 +158,8 @@ def _original(planned: PlannedRun, site: Site, cluster: Cluster, options: _Reque
     names = [p.name for p in cluster.partitions]
     default = next((p.name for p in cluster.partitions if p.is_default), names[0] if names else "")
     partition = options.partition or site.select.partition or default
+    if "," in partition:
+        raise ConfigError(f"--partition {partition}: advise compares all partitions with one: give one of them")
     if partition not in names:
         raise UnknownNameError("partition", partition, names, hint=f"{cluster.name} has {', '.join(names)}")
     num_nodes = planned.num_nodes if options.nodes is None else options.nodes

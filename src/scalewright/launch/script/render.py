@@ -168,8 +168,7 @@ def _confidence_notes(job: ResolvedJob) -> Iterator[str]:
     used = {"layouts." + job.launcher: job.layout.source, "select": site.select.source}
     used |= {name: fact.source for name in ("gpus_per_node", "cpus_per_gpu", "memory_gb_per_gpu", "account")
              if (fact := getattr(site, name)) is not None}  # fmt: skip
-    if (partition := site.partition(job.partition)) is not None:
-        used[f"partitions.{partition.name}"] = partition.source
+    used |= {f"partitions.{partition.name}": partition.source for partition in site.each_partition(job.partition)}
     if (qos := site.find_qos(job.qos)) is not None:
         used[f"qos.{qos.name}"] = qos.source
     if job.runtime is not None:

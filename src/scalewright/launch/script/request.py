@@ -27,6 +27,7 @@ OWN_NAMES = frozenset({
 })  # fmt: skip
 """Variables that the script uses, and those that bash does not allow to set."""
 _NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")
+_NAMES = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*(?:,[A-Za-z0-9_][A-Za-z0-9_.+-]*)*$")
 _CONSTRAINT = re.compile(r"^[A-Za-z0-9_.:*()&|\[\]@-]+$")
 _MODULE = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+/-]*$")
 _MIG = re.compile(r"^[a-z0-9_]*[0-9]+g\.[0-9]+gb(\.me)?$")
@@ -173,7 +174,7 @@ class JobRequest:
         for flag, value, pattern in (
             ("--name", self.name, _NAME),
             ("--account", self.account, _NAME),
-            ("--partition", self.partition, _NAME),
+            ("--partition", self.partition, _NAMES),
             ("--qos", self.qos, _NAME),
             ("--reservation", self.reservation, _NAME),
             ("--constraint", self.constraint, _CONSTRAINT),
@@ -216,6 +217,7 @@ class JobRequest:
 
 _PLAIN_RULE = "use letters, digits and . _ + -"
 _RULES = {
+    "--partition": "use letters, digits and . _ + -, and a comma between several: a100,h100",
     "--constraint": "use features joined by & and |, such as 'a100|h100&nvlink'",
     "--switches": "write a number, or number@time such as 1@12:00:00",
     "--mig": "write a profile such as 1g.10gb",

@@ -31,6 +31,7 @@ class ResolvedJob:
     cpus: int
     """CPUs per GPU; 0: unknown, so the script does not request CPUs."""
     partition: str
+    """One, or several separated by commas: Slurm starts the job in the first that has room."""
     qos: str
     constraint: str
     notice_s: int
@@ -55,9 +56,8 @@ class ResolvedJob:
 
     @property
     def whole_node(self) -> bool:
-        """Whether the partition allocates whole nodes; true if the profile does not know the partition."""
-        partition = self.site.partition(self.partition)
-        return partition is None or partition.whole_node
+        """Whether its partitions allocate whole nodes; true if the profile does not know them."""
+        return all(partition.whole_node for partition in self.site.each_partition(self.partition))
 
 
 def resolve_job(request: JobRequest, site: Site) -> ResolvedJob:
@@ -126,13 +126,14 @@ def _selection(request: JobRequest, site: Site, account: str, notes: list[str]) 
             )
     partition = request.partition or site.select.partition
     if request.partition and site.partitions:
-        rules = site.partition(request.partition)
-        if rules is None:
-            names = [p.name for p in site.partitions]
-            hint = f"{site.id} has {', '.join(names)}"
-            raise UnknownNameError(f"partition of {site.name}", request.partition, names, hint=hint)
-        if not rules.has_gpus:
-            raise ConfigError(f"--partition {rules.name} of {site.name} has no GPUs: choose {site.select.partition}")
+        for name in request.partition.split(","):
+            rules = site.partition(name)
+            if rules is None:
+                names = [p.name for p in site.partitions]
+                hint = f"{site.id} has {', '.join(names)}"
+                raise UnknownNameError(f"partition of {site.name}", name, names, hint=hint)
+            if not rules.has_gpus:
+                raise ConfigError(f"--partition {name} of {site.name} has no GPUs: choose {site.select.partition}")
     qos = request.qos or site.select.qos.replace("{account}", account)
     constraint = request.constraint or site.select.constraint
     if request.qos and site.qos and site.find_qos(request.qos) is None:
@@ -145,7 +146,7 @@ def _selection(request: JobRequest, site: Site, account: str, notes: list[str]) 
 
 def _check_size(request: JobRequest, site: Site, partition: str, qos: str, *, total_cpus: int) -> None:
     nodes = request.all_nodes
-    for rule in (site.partition(partition), site.find_qos(qos)):
+    for rule in (*site.each_partition(partition), site.find_qos(qos)):
         if rule is None:
             continue
         if rule.max_nodes is not None and nodes > rule.max_nodes:
@@ -158,10 +159,11 @@ def _check_size(request: JobRequest, site: Site, partition: str, qos: str, *, to
             raise ConfigError(
                 f"--nodes {nodes} means {total_cpus} CPUs: QOS {rule.name} of {site.name} allows {rule.max_cpus}"
             )
-    bins = [b for b in site.size_bins if b.partition in ("", partition)]
-    if bins and not any(b.min_nodes <= nodes <= b.max_nodes for b in bins):
-        largest = max(b.max_nodes for b in bins)
-        raise ConfigError(f"--nodes {nodes}: {partition or site.name} allows at most {largest} nodes in one job")
+    for name in partition.split(","):
+        bins = [b for b in site.size_bins if b.partition in ("", name)]
+        if bins and not any(b.min_nodes <= nodes <= b.max_nodes for b in bins):
+            largest = max(b.max_nodes for b in bins)
+            raise ConfigError(f"--nodes {nodes}: {name or site.name} allows at most {largest} nodes in one job")
 
 
 def _check_time(request: JobRequest, site: Site, partition: str, qos: str) -> None:
@@ -180,15 +182,16 @@ def _check_array(request: JobRequest, site: Site, partition: str) -> None:
     """Refuse an array with more tasks than the site allows. Slurm counts every task as a job of the user."""
     if request.array is None:
         return
-    tasks, rule = request.array.num_items, site.partition(partition)
+    tasks = request.array.num_items
     if site.max_array_size is not None and tasks >= site.max_array_size.value:
         raise ConfigError(
             f"--array has {tasks} items: {site.name} allows fewer than {site.max_array_size.value}; split it"
         )
-    if rule is not None and rule.max_jobs is not None and tasks > rule.max_jobs:
-        raise ConfigError(
-            f"--array has {tasks} items: {rule.name} of {site.name} allows {rule.max_jobs} jobs per user; split it"
-        )
+    for rule in site.each_partition(partition):
+        if rule.max_jobs is not None and tasks > rule.max_jobs:
+            raise ConfigError(
+                f"--array has {tasks} items: {rule.name} of {site.name} allows {rule.max_jobs} jobs per user; split it"
+            )
 
 
 def _notice_s(request: JobRequest) -> int:
@@ -224,7 +227,9 @@ def _cpu_bind(request: JobRequest, site: Site, launcher: Launcher, partition: st
     if request.mig:
         return ""
     for binding in site.bindings:
-        if binding.launcher != launcher or (binding.partitions and partition not in binding.partitions):
+        if binding.launcher != launcher or (
+            binding.partitions and not set(partition.split(",")) <= set(binding.partitions)
+        ):
             continue
         if binding.gpus is None or binding.gpus == gpus:
             return binding.cpu_bind
@@ -244,13 +249,33 @@ def _with_advice(job: ResolvedJob) -> ResolvedJob:
         notes.append("CPU masks are left out: the profile has them for whole nodes only")
     if request.mig and (job.gpus > 1 or request.num_nodes > 1):
         notes.append("NCCL does not work across MIG slices: run independent tasks on them")
+    notes += _lacking_modules(request, site)
     if job.layout.note:
         notes.append(job.layout.note)
     if job.layout.devices == "one" and job.launcher == "srun" and not request.mig:
         notes.append("each rank sees one device only, number 0: LOCAL_RANK is 0 in every rank")
     if site.arch is not None and site.arch.value != "x86_64":
         notes.append(f"{site.name} is {site.arch.value}: images and wheels must be built for it")
-    partition = site.partition(job.partition)
-    if partition is not None and partition.preempts and not request.requeue:
-        notes.append(f"{partition.name} preempts jobs: without requeue a preempted job is lost")
+    if not request.requeue:
+        notes += [
+            f"{partition.name} preempts jobs: without requeue a preempted job is lost"
+            for partition in site.each_partition(job.partition)
+            if partition.preempts
+        ]
     return job if len(notes) == len(job.notes) else replace(job, notes=tuple(notes))
+
+
+def _lacking_modules(request: JobRequest, site: Site) -> list[str]:
+    """What a job on several nodes of this site has to load and does not; an image brings its own libraries."""
+    needed = site.multi_node_modules
+    if needed is None or request.all_nodes < 2 or request.container is not None:
+        return []
+    given = [name.partition("/")[0].lower() for name in request.modules]
+    lacking = [module for module in needed.value if module.partition(" ")[0].lower() not in given]
+    if not lacking:
+        return []
+    plural = "s" if len(lacking) > 1 else ""
+    return [
+        f"a job on several nodes of {site.name} has to load the module{plural} {', '.join(lacking)} "
+        f"({needed.source.text}): give each with --module, as module avail spells it"
+    ]
