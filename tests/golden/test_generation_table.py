@@ -1,7 +1,7 @@
 """Generation against published rates: 419 rows of seven publications, and what each left out of the fit would be.
 
 Rows and sources: `catalog/data/published/generation_runs.jsonl`. TensorRT-LLM's pages state almost every input. The
-guide (Infrastructure Foundations for Scalable LLM Training) states too little: each of its five rows lists what had to
+guide (Infrastructure Foundations for Scalable LLM Training) states too little: each of its rows lists what had to
 be assumed. Its sixth figure, OPT-6.7B's 87,859 tokens/s, cannot be generated tokens (the cache alone allows 20 times
 fewer), and at 2 x 6.7e9 operations each not even read prompts: that is 1.2 PFLOP/s, above the device's dense FP16 peak
 of 0.99. It is counted otherwise; the last test holds on to the contradiction.

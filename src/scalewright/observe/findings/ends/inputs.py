@@ -49,7 +49,7 @@ def disk_full(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     "have no way to the internet.",
     advice="Check the path on a compute node and inside of the container (`srun ls PATH`). Download models and data "
     "on a login node first, and set HF_HUB_OFFLINE=1 in the job.",
-    source="Guide to HPC infrastructure for AI, 2.4.9: compute nodes without internet",
+    source="Infrastructure Foundations for Scalable LLM Training, section 2.4.9: compute nodes without internet",
 )
 def missing_file(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "missing-file"):
@@ -95,7 +95,7 @@ def unreadable_data(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     "permission.",
     advice="Accept the licence on the model's page, log in on the login node and download there; the job then reads "
     "the local copy. Never write a token into a job script.",
-    source="Hugging Face Hub, gated models; Guide to HPC infrastructure for AI, 2.4.9",
+    source="Hugging Face Hub, gated models; Infrastructure Foundations for Scalable LLM Training, section 2.4.9",
 )
 def access_denied(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "access-denied"):

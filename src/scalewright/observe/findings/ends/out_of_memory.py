@@ -9,7 +9,7 @@ from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.findings.ends.ending import Ending, ending_by, number, quoted, seen_end
 from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
 
-GUIDE = "Guide to HPC infrastructure for AI, 2.4.6: tell host and device memory apart at once"
+GUIDE = "Infrastructure Foundations for Scalable LLM Training, section 2.4.6: tell host and device memory apart at once"
 
 
 def _size(value: float | None) -> str:

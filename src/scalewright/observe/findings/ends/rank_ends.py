@@ -45,7 +45,8 @@ _AWAITED = re.compile(r"retrei?i?e?ving ncclUniqueId from \[(\d+)\]|ncclUniqueId
     why="One rank raises an error and leaves. All others then report lost connections, aborted communicators or "
     "timeouts, and launchers end them. Only the first error matters.",
     advice="Read the traceback of the rank that is named. The others' errors follow from it.",
-    source="PyTorch, torchelastic: root cause is the first observed failure; Guide to HPC infrastructure for AI, 2.4.6",
+    source="PyTorch, torchelastic: root cause is the first observed failure; Infrastructure Foundations for Scalable "
+    "LLM Training, section 2.4.6",
 )
 def rank_failed(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "rank-failed"):
@@ -65,7 +66,7 @@ def rank_failed(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     title="A rank was killed by a signal",
     why="A killed process writes no reason. The signal says what sort of end it was; KILL comes from outside.",
     advice="For KILL, look at the kernel's log and the memory of the job. For SEGV and BUS, get the native stack.",
-    source="signal(7); Guide to HPC infrastructure for AI, 2.4.6",
+    source="signal(7); Infrastructure Foundations for Scalable LLM Training, section 2.4.6",
 )
 def rank_killed(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     for ending in ending_by(evidence, "rank-killed"):

@@ -10,7 +10,7 @@ from scalewright.observe.evidence.facts import JobFact
 from scalewright.observe.findings.ends.ending import Ending, ending_by, names_words, quoted, seen_end
 from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
 
-GUIDE = "Guide to HPC infrastructure for AI, 2.4.6: how to respond to states and signals"
+GUIDE = "Infrastructure Foundations for Scalable LLM Training, section 2.4.6: how to respond to states and signals"
 
 
 def _main_job(evidence: Evidence) -> JobFact | None:

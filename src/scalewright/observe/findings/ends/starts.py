@@ -13,7 +13,7 @@ from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
 from scalewright.observe.timeline import build_timeline
 from scalewright.sites.pending import Reason, reason_of
 
-CHEAT_SHEET = "Guide to HPC infrastructure for AI, 2.4.8, troubleshooting table"
+CHEAT_SHEET = "Infrastructure Foundations for Scalable LLM Training, section 2.4.8, troubleshooting table"
 
 
 @finding_rule(
@@ -142,7 +142,7 @@ def rendezvous_refused(evidence: Evidence, _: FindingContext) -> Iterator[Seen]:
     why="There are files of the run, but not a single step, and no error that was understood.",
     advice="Look at the job's state and its output file. Jobs that end within seconds often lack a module, a "
     "container, a path or a free license of the queue.",
-    source="Guide to HPC infrastructure for AI, 2.4.6: PENDING",
+    source="Infrastructure Foundations for Scalable LLM Training, section 2.4.6: PENDING",
 )
 def never_started(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
     if (
