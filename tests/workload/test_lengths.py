@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalewright.errors import ConfigError
-from scalewright.workload.lengths import LengthDistribution, lengths_seen, parse_lengths
+from scalewright.workload.lengths import CELL_ENDS, LengthDistribution, LogNormalLength, lengths_seen, parse_lengths
 
 TEXTS = (
     "fixed:512",
@@ -65,6 +67,23 @@ def test_a_limit_keeps_the_mean_and_bounds_the_longest(mean: float, cv: float, r
     lengths = parse_lengths(f"lognormal:mean={mean},cv={cv},max={mean * room}")
     assert lengths.mean_up_to(lengths.longest) == pytest.approx(mean, rel=5e-3)
     assert lengths.mean * 0.99 <= lengths.expected_max(num) <= lengths.longest * 1.001
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_cells_keep_the_mean_and_lie_between_their_quantiles(text: str) -> None:
+    lengths = parse_lengths(text)
+    means, ends = lengths.cells
+    assert float(np.sum(means * np.diff(ends, prepend=0.0))) == pytest.approx(lengths.mean, rel=1e-9)
+    assert np.all(np.diff(means) >= 0.0)
+    assert np.all(means[:-1] <= lengths.quantiles(ends[:-1]) * (1.0 + 1e-9))
+
+
+@settings(deadline=None, max_examples=40)
+@given(mean=st.floats(2, 4096), cv=st.floats(0.05, 3.0), room=st.floats(1.01, 50.0), times=st.floats(1.0, 3.0))
+def test_a_longer_tail_has_fewer_tokens_up_to_every_cell(mean: float, cv: float, room: float, times: float) -> None:
+    before = LogNormalLength(num_mean=mean, cv=cv, num_max=mean * room)
+    for longer in (replace(before, cv=cv * times), replace(before, num_max=mean * room * times)):
+        assert np.all(longer.tokens_up_to(CELL_ENDS) <= before.tokens_up_to(CELL_ENDS) + 1e-9 * mean)
 
 
 def test_what_was_seen_is_kept() -> None:

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -33,6 +33,8 @@ PARTS = {"lognormal": ("mean", "cv", "max"), "pareto": ("mean", "alpha", "max")}
 PART_NAMES = ("mean", "cv", "alpha", "max")
 """Every name that may follow a comma inside a distribution."""
 NORMAL = NormalDist()
+CELL_ENDS = np.concatenate([np.linspace(0.0, 0.9, 37), 1.0 - np.geomspace(0.08, 1e-6, 48), [1.0]])
+"""Shares of lengths between which `cells` averages, narrow in the tail."""
 
 
 class LengthDistribution(ABC):
@@ -59,6 +61,10 @@ class LengthDistribution(ABC):
     @abstractmethod
     def quantiles(self, fracs: Floats) -> Floats: ...
 
+    @abstractmethod
+    def tokens_up_to(self, fracs: Floats) -> Floats:
+        """Integral of the quantiles from 0 to each share: tokens of so many of the shortest lengths, of one length."""
+
     def survival(self, num_tokens: float) -> float:
         """Share of lengths above this one."""
         return float(self.survivals(np.array([num_tokens], dtype=np.float64))[0])
@@ -84,6 +90,18 @@ class LengthDistribution(ABC):
         Checked   tests/workload/test_lengths.py: uniform n/(n+1), samples of the others
         """
         return self._integral(lambda alive: 1.0 - (1.0 - alive) ** num_draws)
+
+    @cached_property
+    def cells(self) -> tuple[Floats, Floats]:
+        """Means of the lengths between fixed quantiles, rising, and the share of lengths up to the end of each cell.
+
+        Equation  x_j = (int from p_j to p_j+1 of Q) / (p_j+1 - p_j)
+        Source    shaked2007 (Stochastic Orders), section 3.A: the longer tail has the lower Lorenz curve
+        Assumes   the same quantiles for every distribution: cells keep the mean, and which of two has the longer tail
+        Checked   tests/workload/test_lengths.py: the mean; a longer tail has a lower sum up to every cell
+        """
+        means = np.diff(self.tokens_up_to(CELL_ENDS)) / np.diff(CELL_ENDS)
+        return np.maximum.accumulate(means), CELL_ENDS[1:]
 
     def mean_up_to(self, num_tokens: float) -> float:
         """Mean of the lengths, each cut off there: the tokens that a limit leaves."""
@@ -144,6 +162,9 @@ class FixedLength(LengthDistribution):
     def quantiles(self, fracs: Floats) -> Floats:
         return np.full(np.shape(fracs), self.num_tokens)
 
+    def tokens_up_to(self, fracs: Floats) -> Floats:
+        return self.num_tokens * fracs
+
 
 @dataclass(frozen=True, kw_only=True)
 class UniformLength(LengthDistribution):
@@ -169,6 +190,9 @@ class UniformLength(LengthDistribution):
 
     def quantiles(self, fracs: Floats) -> Floats:
         return np.asarray(self.num_least + (self.num_most - self.num_least) * fracs)
+
+    def tokens_up_to(self, fracs: Floats) -> Floats:
+        return np.asarray(self.num_least * fracs + (self.num_most - self.num_least) * fracs**2 / 2.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +250,14 @@ class LogNormalLength(TailedLength):
         z = np.array([NORMAL.inv_cdf(float(p)) for p in inside])
         return np.minimum(np.exp(self._centre + self._spread * z), self.num_max)
 
+    def tokens_up_to(self, fracs: Floats) -> Floats:
+        limit = math.inf if math.isinf(self.num_max) else (math.log(self.num_max) - self._centre) / self._spread
+        below = np.minimum(fracs, NORMAL.cdf(limit))
+        whole = math.exp(self._centre + self._spread**2 / 2.0)
+        parts = [NORMAL.cdf(min(_normal_quantile(p), limit) - self._spread) for p in below.tolist()]
+        at_limit = 0.0 if math.isinf(limit) else self.num_max * (fracs - below)
+        return np.asarray(whole * np.array(parts) + at_limit)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ParetoLength(TailedLength):
@@ -260,6 +292,15 @@ class ParetoLength(TailedLength):
         beyond = np.maximum(1.0 - fracs, 1e-15)
         return np.minimum(self._least * beyond ** (-1.0 / self.alpha), self.num_max)
 
+    def tokens_up_to(self, fracs: Floats) -> Floats:
+        a, least, most = self.alpha, self._least, self.num_max
+        below = np.minimum(fracs, 1.0 if math.isinf(most) else 1.0 - (least / most) ** a)
+        if abs(a - 1.0) < 1e-9:
+            parts = -least * np.log1p(-below)
+        else:
+            parts = least * a / (a - 1.0) * (1.0 - (1.0 - below) ** ((a - 1.0) / a))
+        return np.asarray(parts + (0.0 if math.isinf(most) else most * (fracs - below)))
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmpiricalLength(LengthDistribution):
@@ -293,6 +334,11 @@ class EmpiricalLength(LengthDistribution):
     def quantiles(self, fracs: Floats) -> Floats:
         places = np.minimum((np.asarray(fracs) * len(self.lengths)).astype(np.int64), len(self.lengths) - 1)
         return self._sorted[places]
+
+    def tokens_up_to(self, fracs: Floats) -> Floats:
+        ends = np.arange(len(self.lengths) + 1) / len(self.lengths)
+        sums = np.concatenate([[0.0], np.cumsum(self._sorted)]) / len(self.lengths)
+        return np.asarray(np.interp(fracs, ends, sums))
 
 
 def fixed(num_tokens: float) -> LengthDistribution:
@@ -378,6 +424,12 @@ def _positive(written: str, name: str, text: str, what: str) -> float:
 
 def _limit_text(num_max: float) -> str:
     return "" if math.isinf(num_max) else f",max={num_max:g}"
+
+
+@lru_cache(maxsize=512)
+def _normal_quantile(frac: float) -> float:
+    """Of shares between cells, which are the same for every distribution."""
+    return -math.inf if frac <= 0.0 else math.inf if frac >= 1.0 else NORMAL.inv_cdf(frac)
 
 
 def _upper_normal(z: Floats) -> Floats:

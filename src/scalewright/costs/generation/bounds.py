@@ -5,11 +5,13 @@ from __future__ import annotations
 from scalewright.costs.generation.serving import Serving
 
 
-def generation_interval_s(*, time_s: float, serving: Serving, is_first_token: bool = False) -> tuple[float, float]:
+def generation_interval_s(
+    *, time_s: float, serving: Serving, is_first_token: bool = False, least_s: float = 0.0
+) -> tuple[float, float]:
     """The 90 % interval of a predicted time of generation.
 
     Equation  [q05, q95] x t, each to the power e (1 + w u) for u things that few published rates share; e = 1 for
-              engines of many published rates; ends of their own for a first token
+              engines of many published rates; ends of their own for a first token; never below the bound `least_s`
     Source    published rates, each source predicted by constants fitted to the others (benchmarks/fit_generation.py)
     Assumes   tomorrow's run is of a source like those; a run counts with the fourth root of its source's, inverted
     Checked   tests/golden/test_generation_table.py: coverage of each source by the others' quantiles
@@ -21,7 +23,7 @@ def generation_interval_s(*, time_s: float, serving: Serving, is_first_token: bo
     low, high = c.generation_interval_low.value, c.generation_interval_high.value
     if is_first_token:
         low, high = c.first_token_interval_low.value, c.first_token_interval_high.value
-    return time_s * low**power, time_s * high**power
+    return min(max(time_s * low**power, least_s), time_s), time_s * high**power
 
 
 def unseen_engine(serving: Serving) -> str | None:
@@ -62,7 +64,8 @@ def least_time_s(
 
     Equation  max(2 N T / (c t p F), n N w / (t p B))
     Source    pope2022 (Efficiently Scaling Transformer Inference, arXiv:2211.05102), section 2
-    Assumes   peak rates, no attention, no cache, no communication; active parameters of a mixture only
+    Assumes   peak rates, no attention, no cache, no communication; active parameters of a mixture only; as many steps
+              as equal answers need
     Checked   tests/planner/test_stages.py: never above the prediction
     """
     machine, t = serving.machine, serving.tp * serving.pp

@@ -79,17 +79,17 @@ def cache_room_bytes(serving: Serving, *, taken_bytes: float = 0.0) -> float:
     return serving.machine.memory_bytes * engine.memory_share.value - taken_bytes - fixed
 
 
-def num_sequences_that_fit(serving: Serving, *, total_len: float, taken_bytes: float = 0.0) -> int:
-    """The largest batch of sequences of `total_len` tokens that a copy of the model has room for; 0 when none.
+def num_sequences_that_fit(serving: Serving, *, total_len: float, taken_bytes: float = 0.0) -> float:
+    """Sequences of `total_len` tokens that a copy of the model has room for; below 1 where not even one has.
 
-    Equation  floor(room / (s C / p + 4 V / t))
+    Equation  room / (s C / p + 4 V / t)
     Source    kwon2023 (PagedAttention, arXiv:2309.06180), section 3
-    Assumes   every sequence at its full length, so no sequence is ever put aside
+    Assumes   `total_len` is the mean of the sequences that run, so that a fraction is room for a shorter one
     Checked   tests/costs/test_generation.py: one more does not fit
     """
     none = float(serving_memory(serving, num_sequences=0, total_len=total_len).total)
     one = float(serving_memory(serving, num_sequences=1, total_len=total_len).total)
-    return max(math.floor(cache_room_bytes(serving, taken_bytes=taken_bytes) / (one - none)), 0)
+    return max(cache_room_bytes(serving, taken_bytes=taken_bytes) / (one - none), 0.0)
 
 
 def held_len(serving: Serving, *, prompts: LengthDistribution, answers: LengthDistribution, per_prompt: float) -> float:

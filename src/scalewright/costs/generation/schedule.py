@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.costs.breakdown import Breakdown
-from scalewright.costs.generation.iteration import iteration
+from scalewright.costs.generation.iteration import decode_step, iteration
 from scalewright.costs.generation.serving import Serving
 from scalewright.workload.lengths import LengthDistribution
 
 Floats = NDArray[np.float64]
-NUM_CELLS = 64
-"""Cells in which the falling number of running sequences is averaged."""
+WHOLE_TURN_FRAC = 0.5
+"""Of a turn of equal answers, from which on it takes as long as a whole one: between, time rises evenly."""
 NUM_ROUNDS = 60
 """Rounds of a bisection that has converged by then."""
 
@@ -64,121 +64,97 @@ class Phases:
         return float(np.sum(weights * self.num_context) / np.sum(weights))
 
 
-def phases(load: Load, *, num_prefill_tokens: float, size_error_frac: float = 0.0) -> Phases:
-    """Decode iterations until the last answer ends.
+def num_iterations(load: Load) -> float:
+    """Decode iterations until the last answer ends, on average over the order of the answers.
 
-    Equation  all at once (B <= c):  n(t) = B S(t) run in iteration t, E[max of B] iterations
-              in turns:  c run for (B L - c A) / c iterations, then they drain: n(t) = c R(t), R(t) = int_t S / L
-              in waves:  equal answers that start together end together: c run for floor(B/c) L, then the rest for L
-    Source    yu2022 (Orca), section 3.1: iteration-level scheduling; renewal theory for A = E[L^2]/2L and R
-    Assumes   a finished answer is replaced at once; waves and turns mix by how far prompts delay the starts and how
-              much lengths differ
-    Checked   tests/costs/test_schedule.py: an event simulation of the same queue, 11 cases within 6 %
+    Equation  N = max(E[max of s_i + L_i], L g(B/c)),  s_i = max(i/c - 1, 0) L the start of answer i of B; g its whole
+              turns, and a last one that begins evenly over its first half
+    Source    yu2022 (Orca), section 3.1: iteration-level scheduling; in it a place gets free every L iterations
+    Assumes   lengths are independent, and answers start as evenly as places get free on average; equal answers that
+              start together end together
+    Checked   tests/costs/test_schedule.py: an event simulation of the same queue; never more with more room, never
+              fewer with a longer tail
     """
-    most = min(load.num_at_once, load.num_requests)
-    if most >= load.num_requests:
-        return _draining(load.num_requests, load, _cells(load.answers), mixed_frac=0.0)
-    spread = starts_spread_frac(
-        load, num_at_once=most, num_prefill_tokens=num_prefill_tokens, size_error_frac=size_error_frac
-    )
-    groups = []
-    if spread < 1.0:
-        groups.append((1.0 - spread, _waves(load, most)))
-    if spread > 0.0:
-        groups.append((spread, _turns(load, most)))
-    return Phases(
-        num_steps=np.concatenate([share * group.num_steps for share, group in groups]),
-        num_running=np.concatenate([group.num_running for _, group in groups]),
-        num_context=np.concatenate([group.num_context for _, group in groups]),
-    )
+    most, length = min(load.num_at_once, load.num_requests), load.answers.mean
+    means, ends = load.answers.cells
+    turns = load.num_requests / most
+    begun = turns - math.floor(turns)
+    equal = length * (math.floor(turns) + min(begun / WHOLE_TURN_FRAC, 1.0))
+    last = (turns - 1.0) * length  # start of the last answer
+    # P(all ended v after it) = exp(-c H(v + last) - c/L int_v^{v + last} H),  H = -ln P(L <= u), even between lengths
+    hazard = -np.log(ends)
+    beyond = np.append(np.cumsum((hazard[:-1] * np.diff(means))[::-1])[::-1], 0.0)
+    edges = np.unique(np.concatenate([means, means - last]))
+    edges = edges[(edges >= means[0]) & (edges <= means[-1])]
+    widths, middle = np.diff(edges), (edges[1:] + edges[:-1]) / 2.0
+    first = most * hazard[np.searchsorted(means, middle + last, side="right") - 1]
+    others = most / length * (np.interp(edges, means, beyond) - np.interp(edges + last, means, beyond))
+    falls = others[:-1] - others[1:]
+    ended = np.exp(-first - others[1:]) * np.where(falls > 0.0, -np.expm1(-falls) / np.maximum(falls, 1e-300), 1.0)
+    return max(equal, last + float(means[0]) + float(np.sum(widths * (1.0 - ended))))
 
 
-def starts_spread_frac(load: Load, *, num_at_once: float, num_prefill_tokens: float, size_error_frac: float) -> float:
-    """How far apart answers of one wave end, over the length of an answer; 1 where there are no waves left.
+def num_least_iterations(load: Load) -> float:
+    """Decode iterations that no order of the answers can do without.
 
-    Equation  min(1, c P / (T L) + 2 sqrt(B/c) v + u B/c),  v standard deviation over mean of the answers, u the error
-              of the memory model
-    Source    each turn adds the variance of one answer; prompts of a wave start P / T iterations apart
-    Assumes   starts spread evenly; whole waves mean nothing where c is not known as well
-    Checked   tests/costs/test_schedule.py: an event simulation of the same queue
+    Equation  max(B/c, 1) L
+    Source    a token of each running sequence in an iteration
+    Assumes   answers of the mean length: their longest is longer
+    Checked   tests/costs/test_schedule.py: never above the iterations that are predicted
     """
-    answers = load.answers
-    delay = num_at_once * load.prompts.mean / load.num_per_prompt / num_prefill_tokens / answers.mean
-    variance = max(2.0 * answers.mean_age / answers.mean - 1.0, 0.0)
-    turns = load.num_requests / num_at_once
-    return min(1.0, delay + 2.0 * math.sqrt(variance * turns) + size_error_frac * turns)
+    return max(load.num_requests / load.num_at_once, 1.0) * load.answers.mean
 
 
-def _waves(load: Load, most: float) -> Phases:
-    """Whole waves, then what is left over."""
-    whole = math.floor(load.num_requests / most + 1e-9)
-    rest = load.num_requests - whole * most
-    groups = [(whole, most), (1, rest)] if rest > 1e-6 else [(whole, most)]
-    steps = np.array([turns * load.answers.mean for turns, _ in groups])
-    context = np.full(len(groups), load.prompts.mean + load.answers.mean_age)
-    return Phases(num_steps=steps, num_running=np.array([running for _, running in groups]), num_context=context)
+def phases(load: Load) -> Phases:
+    """Decode iterations until the last answer ends, all with the sequences that run on average.
 
-
-def _turns(load: Load, most: float) -> Phases:
-    """A full batch until nobody waits, then its answers end one after the other.
-
-    After many turns the batch is a mix of old and new answers; in the first, all are equally young.
+    Equation  N iterations of B L / N sequences with P + E[L^2] / 2 E[L] tokens of context
+    Source    an iteration's time is nearly linear in its sequences, so that their spread over iterations hardly counts
+    Assumes   what that leaves out is small: a full batch's arithmetic beside the few sequences of the end
+    Checked   tests/costs/test_schedule.py: tokens are conserved; tests/golden/test_generation_table.py
     """
-    length, mixed = load.answers.mean, 1.0 - most / load.num_requests
-    age = mixed * load.answers.mean_age
-    left = min(most * ((1.0 - mixed) * length + age), load.num_requests * length)
-    full = (load.num_requests * length - left) / most
-    drain = _draining(most, load, _cells(load.answers), mixed_frac=mixed)
-    least = load.answers.expected_max(load.num_requests) - full  # the longest answer of all has to be written whole
-    steps = drain.num_steps * max(least / drain.num_all_steps, 1.0)
-    scale = left / float(np.sum(steps * drain.num_running))
-    return Phases(
-        num_steps=np.concatenate([[full], steps]),
-        num_running=np.concatenate([[most], drain.num_running * scale]),
-        num_context=np.concatenate([[load.prompts.mean + load.answers.mean_age], drain.num_context]),
-    )
+    steps = num_iterations(load)
+    running, context = load.num_requests * load.answers.mean / steps, load.prompts.mean + load.answers.mean_age
+    return Phases(num_steps=np.array([steps]), num_running=np.array([running]), num_context=np.array([context]))
 
 
-def _cells(lengths: LengthDistribution) -> Floats:
-    """Edges between 0 and the longest answer, narrow where answers end."""
-    if lengths.is_fixed:
-        return np.linspace(0.0, lengths.mean, 9)
-    fracs = np.concatenate([np.linspace(0.0, 0.9, NUM_CELLS // 2), 1.0 - np.geomspace(0.09, 1e-6, NUM_CELLS // 2)])
-    edges = np.unique(np.concatenate([[0.0], lengths.quantiles(fracs)]))
-    return edges if math.isinf(lengths.longest) else np.unique(np.append(edges, lengths.longest))
+def num_median_running(load: Load) -> float:
+    """Sequences that run beside a token, for half of all tokens at least so many.
 
-
-def _draining(num: float, load: Load, edges: Floats, *, mixed_frac: float) -> Phases:
-    """Sequences that end one after the other: all young, or a share of them on their way."""
-    lengths, middle, widths = load.answers, (edges[1:] + edges[:-1]) / 2.0, np.diff(edges)
-    young = lengths.survivals(middle)
-    beyond = np.cumsum((young * widths)[::-1])[::-1]
-    old = (beyond - young * widths / 2.0) / beyond[0]
-    alive = (1.0 - mixed_frac) * young + mixed_frac * old
-    any_alive = 1.0 - (1.0 - alive) ** num
-    running = num * alive / np.maximum(any_alive, 1e-12)
-    age = (1.0 - mixed_frac) * middle + mixed_frac * (lengths.mean_age + middle / 2.0)
-    return Phases(num_steps=widths * any_alive, num_running=running, num_context=load.prompts.mean + age)
+    Equation  c until nobody waits, then c alive(k),  alive = (c/B) S + (1 - c/B) int_k S / L
+    Source    renewal theory: after many turns a batch is a mix of old and new answers
+    Assumes   in the first turn all are equally young; between, both mix by the share of the first
+    Checked   tests/costs/test_schedule.py: all of equal answers; more than the mean where few are long
+    """
+    most, answers = min(load.num_at_once, load.num_requests), load.answers
+    means, ends = answers.cells
+    edges = np.concatenate([[0.0], means])
+    young = np.append(1.0, 1.0 - ends)
+    left = np.append(np.cumsum((young[:-1] * np.diff(edges))[::-1])[::-1], 0.0)
+    share = most / load.num_requests
+    alive = share * young + (1.0 - share) * left / left[0]
+    written = np.append(0.0, np.cumsum(np.diff(edges) * (alive[1:] + alive[:-1]) / 2.0))
+    before = max(answers.mean / share - float(written[-1]), 0.0)  # tokens of one place while others wait
+    wanted = (before + float(written[-1])) / 2.0 - before
+    return most * float(np.interp(wanted, written, alive)) if wanted > 0.0 else most
 
 
 def load_time(serving: Serving, load: Load) -> tuple[Breakdown, Phases]:
     """Seconds until the last of a set of requests is answered, by part, and the decode iterations behind them.
 
-    Equation  M iteration(n, c, P / M) + (N - M) iteration(n, c, 0),  M = min(P / T, N) of N iterations read P prompt
+    Equation  M iteration(n, c, P / M) + (N - M) iteration(n, c, 0),  M = min(max(P / T, 1), N) of N iterations read P
               tokens, T at once
     Source    agrawal2024 (Sarathi-Serve, arXiv:2403.02310), section 4: prompts ride along with decodes
     Assumes   prompts are read while others decode; iterations of both kinds have the same running sequences
     Checked   tests/golden/test_generation_table.py: published tokens/s
     """
-    budget = serving.num_prefill_tokens * serving.pp
-    error = serving.machine.constants.memory_error.value
-    plan = phases(load, num_prefill_tokens=budget, size_error_frac=error)
+    plan = phases(load)
     return phases_time(serving, plan, num_prompt_tokens=load.num_prompt_tokens, num_each=load.prompts.mean), plan
 
 
 def phases_time(serving: Serving, plan: Phases, *, num_prompt_tokens: float, num_each: float) -> Breakdown:
     """Seconds of decode iterations that read so many prompt tokens on their way, `num_each` of a prompt, by part."""
-    num_reading = min(math.ceil(num_prompt_tokens / (serving.num_prefill_tokens * serving.pp)), plan.num_all_steps)
+    num_reading = min(max(num_prompt_tokens / (serving.num_prefill_tokens * serving.pp), 1.0), plan.num_all_steps)
     share = num_reading / plan.num_all_steps
     reading = iteration(
         serving, num_sequences=plan.num_running, num_context=plan.num_context,
@@ -188,18 +164,16 @@ def phases_time(serving: Serving, plan: Phases, *, num_prompt_tokens: float, num
     return _breakdown(reading, share * plan.num_steps, decoding, (1.0 - share) * plan.num_steps)
 
 
-def median_wait_s(serving: Serving, plan: Phases) -> float:
+def median_wait_s(serving: Serving, load: Load) -> float:
     """The median time between two tokens of an answer.
 
-    Equation  the iteration below which half of all tokens are written; n(t) tokens in iteration t
+    Equation  the iteration beside which half of all tokens are written
     Source    as `bench generate` and public load generators count: every token weighs the same
     Assumes   iterations that read prompts are few beside those that only decode
     Checked   tests/costs/test_schedule.py: one size of batch gives its step; a tail of few answers does not count
     """
-    times = np.asarray(iteration(serving, num_sequences=plan.num_running, num_context=plan.num_context).total)
-    order = np.argsort(times)
-    tokens = np.cumsum((plan.num_steps * plan.num_running)[order])
-    return float(times[order][np.searchsorted(tokens, tokens[-1] / 2.0)])
+    context = load.prompts.mean + load.answers.mean_age
+    return float(decode_step(serving, num_sequences=num_median_running(load), num_context=context).total)
 
 
 def _breakdown(reading: Breakdown, num_reading: Floats, decoding: Breakdown, num_decoding: Floats) -> Breakdown:
@@ -235,7 +209,7 @@ class Arrivals:
 def steady_time(serving: Serving, load: Load, num_running: float) -> tuple[Breakdown, Phases]:
     """Seconds that a copy works for its requests while so many run at once, and its iterations.
 
-    Equation  M iteration(n, c, P / M) + (N - M) iteration(n, c, 0),  M = min(B ceil(P / (B T)), N), N = B L / n
+    Equation  M iteration(n, c, P / M) + (N - M) iteration(n, c, 0),  M = min(B max(P / (B T), 1), N), N = B L / n
     Source    agrawal2024 (Sarathi-Serve, arXiv:2403.02310), section 4: prompts ride along with decodes
     Assumes   prompts arrive one by one, so that each is read in an iteration of its own until all iterations read
     Checked   tests/costs/test_schedule.py: the offered rate is carried below saturation
@@ -243,7 +217,7 @@ def steady_time(serving: Serving, load: Load, num_running: float) -> tuple[Break
     num_steps = load.num_requests * load.answers.mean / max(num_running, 1e-9)
     running, context = np.array([num_running]), np.array([load.prompts.mean + load.answers.mean_age])
     plan = Phases(num_steps=np.array([num_steps]), num_running=running, num_context=context)
-    per_request = math.ceil(load.num_prompt_tokens / load.num_requests / serving.num_prefill_tokens)
+    per_request = max(load.num_prompt_tokens / load.num_requests / serving.num_prefill_tokens, 1.0)
     num_reading = min(load.num_requests * per_request, num_steps)
     reading = iteration(
         serving, num_sequences=running, num_context=context, num_prompt_tokens=load.num_prompt_tokens / num_reading,

@@ -27,15 +27,23 @@ def predict_generation(question: Question, generation: Generation) -> Answer:
     serving, batch = serving_of(question, generation), int(question.layout.gbs)
     load, num_fit = load_of(question, generation, serving)
     time, plan = costs.load_time(serving, load)
-    steady = None
+    steady, arriving_s = None, 0.0
     if generation.requests_per_s is not None:
         rate = generation.requests_per_s / int(question.layout.dp)
-        steady = costs.steady_state(serving, load, num_requests_per_s=rate)
-        time, plan = _arriving(serving, load, steady, rate)
+        steady, arriving_s = costs.steady_state(serving, load, num_requests_per_s=rate), load.num_requests / rate
+        if arriving_s > float(time.total):
+            time, plan = _arriving(serving, load, steady, arriving_s)
     alive = min(load.num_at_once, load.num_requests) if steady is None else steady.num_running
     mean_len = plan.num_mean_context - load.prompts.mean * (1.0 - 1.0 / load.num_per_prompt)
     memory = costs.serving_memory(serving, num_sequences=max(alive, 1), total_len=_held(serving, load))
     figures = _figures(question, serving, load, plan, time, num_fit=num_fit, steady=steady, held_len=mean_len)
+    bound_s = costs.least_time_s(
+        serving=serving,
+        num_active_params=question.spec.num_active_params,
+        num_steps=costs.num_least_iterations(load),
+        num_tokens=batch * (generation.prompt_len / generation.num_per_prompt + generation.response_len),
+        num_copies=int(question.layout.dp),
+    )
     return Answer(
         question=question,
         time=time,
@@ -44,12 +52,8 @@ def predict_generation(question: Question, generation: Generation) -> Answer:
         device_bytes=float(memory.total),
         needed_bytes=float(memory.total),
         host_memory=None,
-        interval_s=_interval_s(serving, float(time.total), steady),
-        bound_s=costs.least_time_s(
-            serving=serving, num_active_params=question.spec.num_active_params, num_steps=plan.num_all_steps,
-            num_tokens=batch * (generation.prompt_len / generation.num_per_prompt + generation.response_len),
-            num_copies=int(question.layout.dp),
-        ),
+        interval_s=_interval_s(serving, float(time.total), steady, least_s=max(bound_s, arriving_s)),
+        bound_s=bound_s,
         fits=num_fit >= 1,
         fits_host=True,
         num_units=batch * generation.response_len,
@@ -65,12 +69,12 @@ def predict_generation(question: Question, generation: Generation) -> Answer:
     )  # fmt: skip
 
 
-def _interval_s(serving: Serving, time_s: float, steady: Arrivals | None) -> tuple[float, float]:
+def _interval_s(
+    serving: Serving, time_s: float, steady: Arrivals | None, *, least_s: float
+) -> tuple[float, float]:  # fmt: skip
     """Of a batch, that of its time; requests that keep arriving take their own time unless the copies fall behind."""
-    low, high = costs.generation_interval_s(time_s=time_s, serving=serving)
-    if steady is None or steady.load_frac >= 1.0:
-        return low, high
-    return time_s, time_s * max(steady.load_frac * high / time_s, 1.0)
+    low, high = costs.generation_interval_s(time_s=time_s, serving=serving, least_s=least_s)
+    return (low, high) if steady is None else (low, max(min(steady.load_frac, 1.0) * high, time_s))
 
 
 def serving_of(question: Question, generation: Generation) -> Serving:
@@ -93,25 +97,22 @@ def load_of(question: Question, generation: Generation, serving: Serving) -> tup
         num_requests=-(-batch // copies), prompts=prompts, answers=answers, num_at_once=1.0,
         num_per_prompt=float(generation.num_per_prompt),
     )  # fmt: skip
-    num_fit = costs.num_sequences_that_fit(serving, total_len=_held(serving, load), taken_bytes=generation.taken_bytes)
-    most = min(float(num_fit), serving.num_max_sequences, float(generation.max_running or math.inf))
-    most = max(most, 1.0)
+    room = costs.num_sequences_that_fit(serving, total_len=_held(serving, load), taken_bytes=generation.taken_bytes)
+    most = max(min(room, serving.num_max_sequences, float(generation.max_running or math.inf)), 1.0)
     again = 0.0
-    if most < load.num_requests and most >= num_fit:  # memory is what limits
-        again = costs.num_read_again(serving, num_at_once=most, answers=answers)
-    return replace(load, num_at_once=most, num_read_again=again), num_fit
+    if most < load.num_requests and most >= room:  # memory is what limits
+        full_frac = 1.0 - most / load.num_requests  # nothing is put aside once all have room
+        again = full_frac * costs.num_read_again(serving, num_at_once=most, answers=answers)
+    return replace(load, num_at_once=most, num_read_again=again), math.floor(room)
 
 
 def _held(serving: Serving, load: Load) -> float:
     return costs.held_len(serving, prompts=load.prompts, answers=load.answers, per_prompt=load.num_per_prompt)
 
 
-def _arriving(serving: Serving, load: Load, steady: Arrivals, num_requests_per_s: float) -> tuple[Breakdown, Phases]:
+def _arriving(serving: Serving, load: Load, steady: Arrivals, total_s: float) -> tuple[Breakdown, Phases]:
     """The time in which the load's requests arrive, by the parts of the iterations in it, and what is idle."""
-    if math.isinf(steady.waiting_s):
-        return costs.load_time(serving, load)  # all wait: as fast as can be
     busy, plan = costs.steady_time(serving, load, steady.num_running)
-    total_s = load.num_requests / num_requests_per_s
     idle = max(total_s - float(busy.total), 0.0)
     parts = (*busy.parts, Breakdown(name="waiting", unit="s", value=idle, formula="generation.steady_state"))
     return replace(busy, parts=parts), plan
@@ -123,7 +124,7 @@ def _figures(
 ) -> GenerationFigures:  # fmt: skip
     running, total_s = plan.num_mean_running, float(time.total)
     alone_s = float(costs.prefill(serving, num_sequences=1, prompt_len=load.prompts.mean).total)
-    step_s = costs.median_wait_s(serving, plan) if steady is None else steady.iteration_s
+    step_s = costs.median_wait_s(serving, load) if steady is None else steady.iteration_s
     host_s = sum(float(term.total) for _, term in time.walk() if term.name in HOST_TERMS or term.name == "waiting")
     peak = question.machine.peak_flop_per_s(serving.products) * question.num_gpus
     work = hardware_flop(question, question.stage) if isinstance(question.stage, Generation) else 0.0
