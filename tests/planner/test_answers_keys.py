@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+
+import scalewright as sw
 
 Cli = Callable[..., CompletedProcess[str]]
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "prediction.md"
@@ -21,7 +24,8 @@ ASKED = {
     "rl": (*TEXT, "--layout", "dp=8,mbs=1,gbs=64,zero=1", "--rl", "prompts=16,samples=8,prompt=256,response=256,tp=1"),
 }
 SHARED = [
-    "schema", "id", "scalewright", "stage", "model", "system", "stack_origin", "input", "num_gpus", "num_nodes",
+    "schema", "id", "scalewright", "stage", "model", "num_params", "num_active_params", "model_assumed",
+    "model_not_modelled", "model_words", "system", "stack_origin", "input", "num_gpus", "num_nodes",
     "step_time_s", "step_time_interval_s", "step_time_bound_s", "confidence", "confidence_of",
 ]  # fmt: skip
 LATER = {
@@ -52,6 +56,31 @@ def test_keys_are_shared_and_documented(cli: Cli, stage: str) -> None:
     page = set(re.findall(r"`(\w+)`", REFERENCE.read_text(encoding="utf-8")))
     assert set(SHARED) - {"scalewright"} <= page
     assert page >= LATER
+
+
+@pytest.mark.parametrize("stage", ASKED)
+@pytest.mark.parametrize("model", ["layers=32,hidden=4096,heads=32", "mixtral-8x7b", "resnet-50"])
+def test_the_line_about_the_model_is_the_same_in_table_document_and_python(cli: Cli, stage: str, model: str) -> None:
+    if (model == "resnet-50") != (stage == "vision"):
+        pytest.skip("another kind of model")
+    options = dict(zip(ASKED[stage][::2], ASKED[stage][1::2], strict=True)) | {"--model": model}
+    words = tuple(itertools.chain.from_iterable(options.items()))
+    document = json.loads(cli("predict", *words, "--json").stdout)
+    keywords: dict[str, Any] = {name.removeprefix("--"): value for name, value in options.items()}
+    answer = sw.predict(**keywords)
+    assert document["model_words"] == answer.model_words
+    assert (document["num_params"], document["num_active_params"]) == (answer.num_params, answer.num_active_params)
+    assert " ".join(document["model_words"].split()) in " ".join(cli("predict", *words).stdout.split())
+    assert all(words in document["model_words"] for words in document["model_assumed"])
+    assert ("assumed" in document["model_words"]) == ("=" in model)
+    assert ("active" in document["model_words"]) == (model == "mixtral-8x7b")
+
+
+def test_a_plan_says_of_its_model_what_a_prediction_says(cli: Cli) -> None:
+    asked = ("plan", "--model", "layers=12,hidden=768,heads=12", "--system", "leonardo", "--nodes", "1")
+    document, plan = json.loads(cli(*asked, "--json").stdout), " ".join(cli(*asked).stdout.split())
+    assert document["best"]["model_words"] == document["model_words"]
+    assert " ".join(document["model_words"].split()) in plan
 
 
 @pytest.mark.parametrize("stage", ["vision", "generate", "rl"])

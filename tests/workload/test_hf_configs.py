@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.errors import ConfigError, DocumentError, UnknownNameError
 from scalewright.workload.huggingface.config import FAMILIES, from_hf_config
-from scalewright.workload.model import from_catalog
+from scalewright.workload.model import from_catalog, from_shape
 
 CATALOG = Catalog((packaged_data(),))
 
@@ -245,3 +246,54 @@ def test_deepseek_v2_lite_counts_like_the_hub(tmp_path: Path) -> None:
         "vocab_size": 102400,
     }
     assert from_hf_config(write(tmp_path, config)).num_params == 15_706_484_224
+
+
+FAMILY_CONFIGS = [GPT2, LLAMA3_8B, QWEN25_7B, QWEN3_8B, QWEN3_30B_A3B, MIXTRAL_8X7B, DEEPSEEK_V3, BLOOM, BERT, T5_BASE]
+WITHOUT_COST = {
+    "architectures": ["X"], "bos_token_id": 1, "torch_dtype": "bfloat16", "attention_dropout": 0.1, "rope_theta": 1e6,
+    "transformers_version": "4.40", "use_cache": True, "initializer_range": 0.02, "hidden_act": "silu",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("config", FAMILY_CONFIGS, ids=lambda c: c["model_type"])
+def test_every_key_is_read_or_has_no_cost_or_is_named(tmp_path: Path, config: dict[str, Any]) -> None:
+    assert from_hf_config(write(tmp_path, config | WITHOUT_COST)).not_modelled == ()
+    named = from_hf_config(write(tmp_path, config | {"attention_sinks": 4, "a_new_part": {"layers": 3}})).words()
+    assert "attention_sinks, a_new_part of config.json" in named
+    off = {"attention_sinks": 0, "a_new_part": {}, "switch": False, "other": None}
+    assert from_hf_config(write(tmp_path, config | off)).not_modelled == ()
+
+
+def test_multi_token_prediction_of_the_file_is_the_knob_of_the_shape(tmp_path: Path) -> None:
+    spec = from_hf_config(write(tmp_path, DEEPSEEK_V3 | {"num_nextn_predict_layers": 1}))
+    plain = from_hf_config(write(tmp_path, DEEPSEEK_V3))
+    assert spec.transformer == plain.transformer.model_copy(update={"num_mtp_layers": 1})
+    assert "with 1 multi-token prediction layer" in spec.words()
+    assert spec.generating.transformer == plain.transformer, "an engine loads the main model only"
+    assert "drafts by multi-token prediction" in spec.generating.words()
+
+
+def test_windows_and_stored_formats_are_named(tmp_path: Path) -> None:
+    windowed = from_hf_config(write(tmp_path, LLAMA3_8B | {"model_type": "mistral", "sliding_window": 4096}))
+    assert "not modelled: attention windows of 4096 tokens" in windowed.words()
+    unused = {"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}
+    assert from_hf_config(write(tmp_path, QWEN25_7B | unused)).not_modelled == ()
+    stored = from_hf_config(write(tmp_path, LLAMA3_8B | {"quantization_config": {"quant_method": "fp8"}}))
+    assert "weights stored in fp8" in stored.words()
+
+
+def test_the_longest_sequence_is_an_assumption_until_a_length_is_given(tmp_path: Path) -> None:
+    spec = from_hf_config(write(tmp_path, LLAMA3_8B))
+    assert spec.words() == "8.03 B parameters; assumed: sequences of 8192 tokens, its longest (--seq)"
+    assert spec.with_seq(4096).words() == spec.words(uses_seq=False) == "8.03 B parameters"
+
+
+OF_A_SHAPE = {"gated": "1", "ffn": "17920", "kv_heads": "8", "vocab": "32000", "seq": "4096"}
+
+
+@pytest.mark.parametrize("given", [c for n in range(6) for c in itertools.combinations(OF_A_SHAPE, n)], ids="-".join)
+def test_a_shape_names_what_it_was_not_told(given: tuple[str, ...]) -> None:
+    spec = from_shape(",".join(["layers=60,hidden=6656,heads=52", *(f"{key}={OF_A_SHAPE[key]}" for key in given)]))
+    assumed = "; ".join(spec.assumptions())
+    assert [f"({key}=)" in assumed for key in OF_A_SHAPE] == [key not in given for key in OF_A_SHAPE]
+    assert "as in GPT-2" in assumed

@@ -32,6 +32,7 @@ from scalewright.records.documents import document
 from scalewright.records.types import Confidence
 from scalewright.workload.grammar import assignments, whole_number
 from scalewright.workload.layout import KEYS, parse_layout
+from scalewright.workload.model import ModelSpec
 from scalewright.workload.rl import CHANGED_KEYS, RlStep, changed_step
 from scalewright.workload.training import training_mode
 
@@ -81,6 +82,20 @@ class Answer:
     @property
     def id(self) -> str:
         return self.question.id
+
+    @property
+    def num_params(self) -> int:
+        return self.question.spec.num_params
+
+    @property
+    def num_active_params(self) -> int:
+        """Parameters that a token meets: all, less the experts that it is not sent to."""
+        return self.question.spec.num_active_params
+
+    @property
+    def model_words(self) -> str:
+        """One line: parameters, what was assumed of the model, and what of it is not modelled."""
+        return self.question.model_words
 
     @property
     def time_s(self) -> float:
@@ -189,6 +204,7 @@ class Answer:
             "scalewright": __version__,
             "stage": self.figures.stage_name,
             "model": question.spec.id,
+            **model_document(question.spec, uses_seq=not question.has_own_lengths),
             "system": machine.name,
             "stack_origin": question.stack_origin,
             "input": question.resolved_input(),
@@ -273,6 +289,17 @@ class Change:
     @property
     def memory_difference_bytes(self) -> float:
         return self.after.memory_bytes - self.before.memory_bytes
+
+
+def model_document(spec: ModelSpec, *, uses_seq: bool = True) -> dict[str, Any]:
+    """How large the model is and what was assumed of it, for every document that names a model."""
+    return {
+        "num_params": spec.num_params,
+        "num_active_params": spec.num_active_params,
+        "model_assumed": list(spec.assumptions(uses_seq=uses_seq)),
+        "model_not_modelled": list(spec.not_modelled),
+        "model_words": spec.words(uses_seq=uses_seq),
+    }
 
 
 def tight_memory(question: Question, needed_bytes: float) -> list[str]:

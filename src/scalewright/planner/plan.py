@@ -12,7 +12,7 @@ import numpy as np
 from scalewright import __version__, units
 from scalewright.catalog.model_details import ModelDetails
 from scalewright.errors import ConfigError, LayoutError
-from scalewright.planner.answer import Answer, Change, unselected
+from scalewright.planner.answer import Answer, Change, model_document, unselected
 from scalewright.planner.critical_batch import BatchVerdict, batch_verdict
 from scalewright.planner.question import resolve_recipe
 from scalewright.planner.request import PlanRequest, check_request
@@ -110,6 +110,7 @@ class Plan:
                 "scalewright": __version__,
                 "request": self.request.resolved(),
                 "model_details": details_document(self.request.spec.details),
+                **model_document(self.request.spec),
                 "system": machine.name,
                 "accelerator": machine.accelerator.id,
                 "device_memory_bytes": machine.memory_bytes,

@@ -99,6 +99,16 @@ class Question:
         return self.machine.num_nodes_for(self.num_gpus)
 
     @property
+    def has_own_lengths(self) -> bool:
+        """Whether the stage says how long sequences are, so that the model's own length does not count."""
+        return isinstance(self.stage, Generation | RlStep)
+
+    @property
+    def model_words(self) -> str:
+        """One line: parameters, what was assumed of the model, and what of it is not modelled."""
+        return self.spec.words(uses_seq=not self.has_own_lengths)
+
+    @property
     def setting(self) -> Setting:
         """What the cost models of a transformer's training step take."""
         return Setting(

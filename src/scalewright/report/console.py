@@ -74,6 +74,12 @@ def print_warnings(console: Console, notes: Iterable[str]) -> None:
         console.print(f"[bold yellow]warning[/] {escape(note.removeprefix(WARNING))}")
 
 
+def print_model(console: Console, words: str) -> None:
+    """Parameters of the model and what was assumed of it: one line below the question."""
+    if words:
+        console.print(escape(words))
+
+
 def print_notes(console: Console, notes: Iterable[str]) -> None:
     """All other notes of a prediction, below its tables."""
     for note in dict.fromkeys(notes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import date
 
+from scalewright import units
 from scalewright.catalog.facts import Source
 from scalewright.catalog.model_details import ModelDetails
 from scalewright.catalog.types import ConvShape, MlaShape, Model, MoeShape, TransformerShape
@@ -26,6 +27,10 @@ class ModelSpec:
     """Tokens of the published pretraining run, where one is catalogued."""
     details: ModelDetails | None = None
     """What of a transformer is no size, where it is known; engines need it, predictions do not."""
+    assumed: tuple[tuple[str, str], ...] = ()
+    """What nobody said of the model and was filled in: how to say it, and what was taken."""
+    unread: tuple[str, ...] = ()
+    """What the model's file says and no prediction follows."""
 
     @property
     def transformer(self) -> TransformerShape:
@@ -56,12 +61,53 @@ class ModelSpec:
         idle = (moe.num_experts - moe.top_k) * expert_params(self.shape, moe.expert_ffn)
         return self.num_params - idle * num_moe_layers(self.shape)
 
+    def assumptions(self, *, uses_seq: bool = True) -> tuple[str, ...]:
+        """What was filled in, each with the key that says it; `uses_seq`: the model's own sequence length counts."""
+        return tuple(
+            f"{taken} ({key})" if key else taken for key, taken in self.assumed if uses_seq or key not in SEQ_KEYS
+        )
+
+    @property
+    def not_modelled(self) -> tuple[str, ...]:
+        """What is known of the model and no prediction follows."""
+        window = 0 if self.details is None else self.details.sliding_window
+        windows = (f"attention windows of {window} tokens (all earlier tokens are attended to)",) if window else ()
+        return (*windows, *self.unread)
+
+    def words(self, *, uses_seq: bool = True) -> str:
+        """One line: how large the model is, what was assumed of it, and what of it is not modelled."""
+        size = f"{units.format(self.num_params, units.COUNT)} parameters"
+        if self.num_active_params != self.num_params:
+            size += f", {units.format(self.num_active_params, units.COUNT)} active"
+        num_ahead = 0 if isinstance(self.shape, ConvShape) else self.shape.num_mtp_layers
+        if num_ahead:
+            size += f", with {num_ahead} multi-token prediction layer{'s' if num_ahead > 1 else ''}"
+        assumed, beside = self.assumptions(uses_seq=uses_seq), self.not_modelled
+        return (
+            size
+            + (f"; assumed: {', '.join(assumed)}" if assumed else "")
+            + (f"; not modelled: {', '.join(beside)}" if beside else "")
+        )
+
+    @property
+    def generating(self) -> ModelSpec:
+        """The model as an engine loads it: without multi-token prediction, which only drafts tokens there."""
+        if isinstance(self.shape, ConvShape) or not self.shape.num_mtp_layers:
+            return self
+        unread = (*self.unread, "drafts by multi-token prediction")
+        return replace(self, shape=self.shape.model_copy(update={"num_mtp_layers": 0}), unread=unread)
+
     def with_seq(self, seq: int) -> ModelSpec:
         if seq <= 0:
             raise ConfigError(f"sequence length {seq} must be positive: give the tokens per sample, such as 2048")
         if seq > MAX_SIZE:
             raise ConfigError(f"sequence length {seq} is above {MAX_SIZE}: give the tokens per sample, such as 2048")
-        return replace(self, shape=self.transformer.model_copy(update={"seq": seq}))
+        told = tuple((key, taken) for key, taken in self.assumed if key not in SEQ_KEYS)
+        return replace(self, shape=self.transformer.model_copy(update={"seq": seq}), assumed=told)
+
+
+SEQ_KEYS = ("seq=", "--seq")
+"""How a sequence length is said, in a shape and as an option."""
 
 
 def from_catalog(entry: Model) -> ModelSpec:
@@ -78,7 +124,7 @@ _SHAPE_KEYS = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "voca
 
 
 def from_shape(text: str) -> ModelSpec:
-    """A dense GPT written as `layers=24,hidden=1024,heads=16[,kv_heads=,head_dim=,ffn=,vocab=,seq=,gated=]`."""
+    """A dense GPT-2 written as `layers=24,hidden=1024,heads=16[,kv_heads=,head_dim=,ffn=,vocab=,seq=,gated=]`."""
     written = assignments(text, allowed=_SHAPE_KEYS, what="model shape")
     values = {k: whole_number(v, key=k, what="model shape", least=0 if k == "gated" else 1) for k, v in written.items()}
     missing = [key for key in ("layers", "hidden", "heads") if key not in values]
@@ -102,7 +148,18 @@ def from_shape(text: str) -> ModelSpec:
         gated=bool(values.get("gated", 0)),
         num_positions=seq,
     )
-    return ModelSpec(id="custom", name=text, shape=shape)
+    usual = {
+        "gated": "no gate",
+        "ffn": f"feed-forward {shape.ffn_hidden}",
+        "kv_heads": f"{shape.kv_heads} key and value heads",
+        "vocab": f"vocabulary {shape.vocab}",
+        "seq": f"sequences of {shape.seq} tokens",
+    }
+    taken = tuple((f"{key}=", what) for key, what in usual.items() if key not in values)
+    return ModelSpec(id="custom", name=text, shape=shape, assumed=(("", GPT2_STYLE), *taken))
+
+
+GPT2_STYLE = "learned positions, LayerNorm, biases and tied embeddings as in GPT-2"
 
 
 def transformer_params(shape: TransformerShape) -> dict[str, int]:

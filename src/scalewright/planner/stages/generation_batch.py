@@ -24,6 +24,7 @@ HOST_TERMS = ("engine", "prompt_engine")
 
 def predict_generation(question: Question, generation: Generation) -> Answer:
     """Time, memory and rate of `gbs` answers over `dp` copies of the model."""
+    question = replace(question, spec=question.spec.generating)
     serving, batch = serving_of(question, generation), int(question.layout.gbs)
     load, num_fit = load_of(question, generation, serving)
     time, plan = costs.load_time(serving, load)

@@ -154,7 +154,7 @@ class _Stage:
 
     def _smallest_copy(self, num_gpus: int, taken_bytes: float) -> Serving | None:
         """The generator split over the fewest devices that leave room for one sequence."""
-        tp, shape = 1, self.spec.transformer
+        tp, shape = 1, self.spec.generating.transformer
         while tp <= num_gpus and shape.heads % tp == 0:
             copy = Serving(
                 shape=shape, machine=self.machine, stack=self.stack, recipe=self.recipe, tp=tp,

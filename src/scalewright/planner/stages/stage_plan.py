@@ -7,7 +7,7 @@ from typing import Any
 
 from scalewright.catalog.library import Catalog
 from scalewright.costs.machine import Machine
-from scalewright.planner.answer import Change
+from scalewright.planner.answer import Change, model_document
 from scalewright.planner.context import check_stage_context
 from scalewright.planner.energy_use import facility_of
 from scalewright.planner.generation import generation_of, parse_generate
@@ -69,6 +69,7 @@ class StagePlan:
             {
                 "stage": self.stage,
                 "model": self.spec.id,
+                **model_document(self.spec, uses_seq=not self.request),
                 "system": self.machine.name,
                 "mode": str(self.mode),
                 "num_gpus": self.num_gpus,

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from scalewright import units
-from scalewright.report.console import bar_mark, plain_table, print_notes, print_warnings, rate_words
+from scalewright.report.console import bar_mark, plain_table, print_model, print_notes, print_warnings, rate_words
 from scalewright.report.planner.whole_run import print_run
 from scalewright.workload.layout import parse_layout
 
@@ -69,6 +69,7 @@ def _print_question(console: Console, plan: Document) -> None:
         f"[bold]{escape(request['model'])}[/] on {plan['num_gpus']} x {escape(plan['accelerator'])} "
         f"({escape(plan['system'])}, {_nodes(plan['num_nodes'])}): {verdict}"
     )
+    print_model(console, plan.get("model_words", ""))  # plans of earlier versions have none
     mode = "" if request["mode"] == "full" else f", mode {escape(request['mode'])}"
     batch = plan["batch"]
     console.print(

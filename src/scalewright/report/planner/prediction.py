@@ -16,7 +16,7 @@ from scalewright.catalog.constant_types.whole_run import WholeRunConstants
 from scalewright.catalog.library import Catalog
 from scalewright.planner.answer import CONFIDENCE_TITLES, Answer
 from scalewright.planner.changes import changes
-from scalewright.report.console import plain_table, print_notes, print_warnings, rate_words
+from scalewright.report.console import plain_table, print_model, print_notes, print_warnings, rate_words
 from scalewright.report.pictures import picture_of
 from scalewright.report.planner.explanation import (
     device_facts,
@@ -39,6 +39,7 @@ def print_transformer(console: Console, answer: Answer) -> None:
         f"[bold]{escape(question.spec.id)}[/] on {question.num_gpus} x {escape(machine.accelerator.id)} "
         f"({escape(machine.name)}, {question.num_nodes} node{'s' if question.num_nodes > 1 else ''})"
     )
+    print_model(console, answer.model_words)
     mode = "" if question.mode.name == "full" else f", mode {question.mode}"
     origin = f" ({escape(question.stack_origin)})" if question.stack_origin else ""
     optimizer = "" if question.recipe.optimizer == "adam" else f" with {question.recipe.optimizer}"

@@ -26,7 +26,7 @@ from scalewright.planner.stages.minimum_gpus import MinimumGpus
 from scalewright.planner.stages.stage_plan import StagePlan
 from scalewright.planner.stages.stage_search import StageChoice
 from scalewright.planner.stages.vision_step import loader_words
-from scalewright.report.console import plain_table, print_notes, print_warnings, rate_number, rate_words
+from scalewright.report.console import plain_table, print_model, print_notes, print_warnings, rate_number, rate_words
 from scalewright.report.pictures import picture_of
 from scalewright.report.planner.explanation import (
     device_facts,
@@ -51,6 +51,7 @@ def print_generation(console: Console, answer: Answer) -> None:
         f"[bold]{escape(question.spec.id)}[/] generating on {question.num_gpus} x {machine.accelerator.id} "
         f"({escape(machine.name)}), {_precision_words(answer, generation)}, {_split_words(layout)}"
     )
+    print_model(console, answer.model_words)
     console.print(_request_words(answer, generation))
     table, rate, total, ends = plain_table("", "predicted", ""), answer.rate_per_s, answer.time_s, answer.interval_s
     spread = f"{rate_number(rate * total / ends[1])} to {rate_number(rate * total / ends[0])}"
@@ -134,6 +135,7 @@ def print_rl(console: Console, answer: Answer) -> None:
     )
     where = f"on {rl.rollout_gpus} devices of its own" if rl.is_split else "on the same devices"
     split = f"tp={rollout.layout.tp}" + (f",pp={rollout.layout.pp}" if rl.rollout_pp > 1 else "")
+    print_model(console, answer.model_words)
     console.print(f"trainer {question.layout.brief}")
     console.print(f"generator {split} {rollout.recipe.name} {where}, {rl.policy}")
     table, rate = plain_table("", "predicted", ""), answer.rate_per_s / question.num_gpus
@@ -198,6 +200,7 @@ def print_vision(console: Console, answer: Answer) -> None:
     )
     order = "channels last" if question.channels_last else "channels first"
     precision, stack = question.recipe.name, escape(question.stack.id)
+    print_model(console, answer.model_words)
     console.print(f"{precision}, stack {stack}, {order}, {question.layout.mbs} images each")
     table = plain_table("", "predicted", "")
     table.add_row("step time", f"[bold]{_s(total)}[/]", interval_words(answer.confidence, answer.interval_s))
@@ -285,6 +288,7 @@ def _print_inputs(console: Console, answer: Answer) -> None:
 
 
 def print_stage_plan(console: Console, plan: StagePlan) -> None:
+    print_model(console, f"{plan.spec.id}: {plan.spec.words(uses_seq=not plan.request)}")
     console.print(minimum_table(plan.minimum))
     if plan.num_gpus is not None:
         mode = "" if plan.stage == "generate" else f" in mode {plan.mode.name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from scalewright.catalog.facts import Source
 from scalewright.catalog.model_details import ModelDetails
 from scalewright.catalog.types import TransformerShape
-from scalewright.errors import ConfigError, DocumentError, UnknownNameError
+from scalewright.errors import ConfigError, DocumentError, UnknownNameError, shortened
 from scalewright.records.documents import parse_json, read_text
 from scalewright.records.loader import explain_validation
 from scalewright.workload.huggingface.details import details_of
@@ -21,11 +22,60 @@ from scalewright.workload.model import ModelSpec
 Config = dict[str, Any]
 
 
+class ReadConfig(dict[str, Any]):
+    """A configuration that remembers which of its keys were asked for."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+
+NO_COST = re.compile(
+    r"^(?:architectures|auto_map|transformers_version|torch_dtype|dtype|_name_or_path|use_cache|pretraining_tp|n_ctx"
+    r"|task_specific_params|gradient_checkpointing|position_embedding_type|id2label|label2id|num_labels|problem_type"
+    r"|tokenizer_class|language|return_dict\w*|output_\w+|summary_\w+|router_\w+|rope_\w+|initializer_\w+|scale_\w+"
+    r"|reorder_and_upcast_attn|slow_but_exact|offset_alibi|skip_bias_add\w*|masked_softmax_fusion|bias_dropout_fusion"
+    r"|attention_softmax_in_fp32|apply_residual_connection_post_layernorm|hidden_dropout|unk_token_id|attn_implementation"
+    r"|_attn_implementation\w*|topk_method|seq_aux|ep_size|max_window_layers|layer_types|is_encoder_decoder|is_gated_act"
+    r"|dense_act_fn|relative_attention_max_distance|n_positions|max_length|generation_config|\w+_token_id|\w*dropout\w*"
+    r"|\w*pdrop|\w*_eps|\w*epsilon|hidden_act|activation_function|hidden_activation|model_type|mlp_bias|type_vocab_size"
+    r"|use_sliding_window|sliding_window)$"
+)
+"""Keys that neither time nor memory depends on, or that another key here says as well."""
+MOST_NAMED = 6
+
+
+def _unread(config: ReadConfig) -> tuple[str, ...]:
+    """What the file switches on and no prediction follows, each in a few words."""
+    notes = []
+    stored = config.get("quantization_config")
+    if isinstance(stored, dict):
+        kind = stored.get("quant_method") or "another format"
+        notes.append(f"weights stored in {shortened(str(kind))} (predicted in the precision that is asked for)")
+    keys = [
+        key for key, value in config.items()
+        if value and key not in config.read and not NO_COST.match(key) and not (key == "moe_layer_freq" and value == 1)
+    ]  # fmt: skip
+    more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
+    if keys:
+        notes.append(f"{', '.join(shortened(key) for key in keys[:MOST_NAMED])}{more} of config.json")
+    return tuple(notes)
+
+
 def from_hf_config(path: Path) -> ModelSpec:
     """The shape of a published architecture; a missing key or unknown family is an error that names it."""
     config = parse_json(read_text(path), where=str(path))
     if not isinstance(config, dict) or "model_type" not in config:
         raise DocumentError(f"{path}: has no model_type, so it is not a Hugging Face config.json")
+    config = ReadConfig(config)
     model_type = str(config["model_type"])
     if model_type not in FAMILIES:
         raise UnknownNameError("supported model_type", model_type, FAMILIES, hint="give the model by shape instead")
@@ -44,7 +94,10 @@ def from_hf_config(path: Path) -> ModelSpec:
         text = explain_validation(error, ModelDetails) if isinstance(error, ValidationError) else str(error)
         raise DocumentError(f"{path}: {text}") from error
     name = str(config.get("_name_or_path") or path.parent.name or model_type)
-    return ModelSpec(id=f"hf:{name}", name=name, shape=shape, details=details)
+    longest = ("--seq", f"sequences of {shape.seq} tokens, its longest")
+    return ModelSpec(
+        id=f"hf:{name}", name=name, shape=shape, details=details, assumed=(longest,), unread=_unread(config)
+    )
 
 
 def _head_dim(hidden: int, heads: int) -> int:
@@ -134,7 +187,8 @@ def _deepseek_v3(c: Config) -> Config:
         "v_head_dim": c["v_head_dim"],
     }
     head_dim = mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"]
-    return _rotary(c) | {"moe": moe, "mla": mla, "head_dim": head_dim}
+    num_ahead = c.get("num_nextn_predict_layers") or 0
+    return _rotary(c) | {"moe": moe, "mla": mla, "head_dim": head_dim, "num_mtp_layers": num_ahead}
 
 
 def _bloom(c: Config) -> Config:
@@ -151,6 +205,7 @@ def _bloom(c: Config) -> Config:
         "seq": c.get("seq_length", 2048),
         "positions": "alibi",
         "embedding_norm": True,
+        "tied_embeddings": c.get("tie_word_embeddings", True),
     }
 
 
