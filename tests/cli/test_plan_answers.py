@@ -40,10 +40,18 @@ def test_example_answers_every_question_in_eighty_columns(here: Here) -> None:
     assert flat.index("recommended by time") < flat.index("why others lost")
 
 
-def test_efficiency_above_one_is_explained(here: Here) -> None:
-    flat = " ".join(here(*plan(model="llama3-70b", system="perlmutter", nodes="16")).stdout.split())
-    assert "above 100% since the fewest that fit, 16 nodes, are bound to tp=" in flat
-    assert "above 100%" not in here(*EXAMPLE).stdout
+def test_where_other_nodes_allow_a_better_layout_words_say_so(here: Here) -> None:
+    """Efficiency compares one layout with itself. What another layout gains on other nodes is a sentence."""
+    question = plan(model="llama3-70b", system="perlmutter", nodes="16")
+    document = json.loads(here(*question, "--json").stdout)
+    flat = " ".join(here(*question).stdout.split())
+    own = {k: v for k, v in parse_layout(document["best"]["layout_text"]).as_dict().items() if k not in ("dp", "gbs")}
+    changed = 0
+    for row in (row for row in document["scaling"] if row["fits"]):
+        other = {k: v for k, v in parse_layout(row["layout"]).as_dict().items() if k not in ("dp", "gbs")}
+        changed += other != own
+        assert row.get("strong_efficiency_frac", 0.0) <= 1.01
+    assert ("the recommended split" in flat) == (changed > 0)
 
 
 @pytest.mark.parametrize(
@@ -87,20 +95,16 @@ def test_json_is_one_plan_with_units_in_its_keys(here: Here) -> None:
     assert low <= document["best"]["step_time_s"] <= high
 
 
-def test_best_is_what_predict_says_of_its_layout_and_what_choosing_costs(here: Here) -> None:
-    best = json.loads(here(*plan("--json")).stdout)["best"]
+def test_best_is_what_predict_says_of_its_layout(here: Here) -> None:
+    """Every figure that both print is the same; what choosing costs stands beside it."""
+    document = json.loads(here(*plan("--json")).stdout)
+    best, choice = document["best"], document["choice"]
     alone = here("predict", "--model", "gpt3-13b", "--system", "selene", "--layout", best["layout_text"],
                  "--checkpoint", "async", "--json")  # fmt: skip
     predicted = json.loads(alone.stdout)
-    for key in ("id", "memory_bytes", "memory", "fits"):
+    for key in (set(best) & set(predicted)) - {"input"}:
         assert best[key] == predicted[key], key
-    (selection,) = [part for part in best["time"]["parts"] if part["name"] == "selection"]
-    assert best["time"]["parts"] == [*predicted["time"]["parts"], selection]
-    grown = 1 + selection["inputs"]["selection_frac"]
-    assert 1.0 < grown < 1.15
-    assert best["step_time_s"] == pytest.approx(grown * predicted["step_time_s"])
-    assert best["step_time_interval_s"] == pytest.approx([grown * end for end in predicted["step_time_interval_s"]])
-    assert best["mfu_frac"] == pytest.approx(predicted["mfu_frac"] / grown)
+    assert 1.0 < choice["expected_step_time_s"] / best["step_time_s"] < 1.15
 
 
 def test_plan_that_does_not_fit_is_a_no_with_the_change_that_would(here: Here) -> None:
@@ -137,11 +141,11 @@ def test_a_rival_that_changes_more_than_its_choice_says_what(here: Here) -> None
     )
     knob = next(k for k in ("tp", "pp", "cp", "ep") if getattr(rival, k) != getattr(best, k))
     lines = here(*EXAMPLE).stdout.splitlines()
-    assert any(re.match(rf"{knob}={getattr(rival, knob)}, mbs={rival.mbs} +[\d.]+ m?s ", line) for line in lines)
+    assert any(re.match(rf"{knob}={getattr(rival, knob)}, mbs={rival.mbs} +[+-][\d.]+ m?s ", line) for line in lines)
 
 
 def test_a_faster_rival_is_said_to_be_faster(here: Here, tmp_path: Path) -> None:
-    """A rival may be faster where the winner was chosen for its safety: its gap is no negative time."""
+    """A rival may be faster where the winner was chosen for its safety: sign and word say the same."""
     file = tmp_path / "plan.json"
     here(*EXAMPLE, "--out", str(file))
     document = json.loads(file.read_text())
@@ -149,7 +153,7 @@ def test_a_faster_rival_is_said_to_be_faster(here: Here, tmp_path: Path) -> None
     rival["loss_s"] = -1.5
     file.write_text(json.dumps(document))
     line = next(text for text in here("plan-show", str(file)).stdout.splitlines() if "not as safe" in text)
-    assert re.search(r"recompute=\w+ +1\.50 s faster ", line), line
+    assert re.search(r"recompute=\w+ +-1\.50 s +faster, not as safe; ", line), line
 
 
 def test_a_term_above_its_total_fills_the_bar_and_no_more(here: Here, tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ def test_a_plan_says_where_the_hours_go_and_when_to_save(here: Here) -> None:
     flat = " ".join(here(*PLAN, "--tokens", "2T").stdout.split())
     for words in (
         "goodput",
-        "layouts below the best",
-        "not explained",
+        "as published runs lose on average: layouts slower than the best",
+        "no known cause",
         "checkpoint every",
         "costs at most",
         "EUR",

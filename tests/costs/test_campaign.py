@@ -12,6 +12,7 @@ from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.campaign import (
     SAVE_EVERY_S,
+    Campaign,
     Interruptions,
     Saving,
     campaign_of,
@@ -99,26 +100,83 @@ def test_a_run_shorter_than_a_minute_still_has_an_interval() -> None:
 CONSTANTS = Catalog((packaged_data(),)).constants()
 
 
-def test_a_job_of_minutes_runs_as_its_steps_and_a_campaign_of_weeks_does_not() -> None:
-    short = campaign_of(steps_s=600.0, is_searched=True, constants=CONSTANTS)
-    long = campaign_of(steps_s=20 * DAY_S, is_searched=True, constants=CONSTANTS)
+def beside(num_gpu_hours: float, *, is_searched: bool = True) -> Campaign:
+    return campaign_of(steps_device_s=num_gpu_hours * HOUR_S, is_searched=is_searched, constants=CONSTANTS)
+
+
+def test_a_job_of_a_few_gpu_hours_runs_as_its_steps_and_a_campaign_does_not() -> None:
+    short, long = beside(10.0), beside(30_000.0)
     assert sum(short.shares_frac.values()) < 0.01
     assert short.factor_high_frac < 1.01
     assert sum(long.shares_frac.values()) > 0.1
     assert long.factor_low_frac < 1.0 < long.factor_high_frac
 
 
+@given(hours=st.floats(1e-3, 1e7), more=st.floats(1.0, 1.05))
+def test_what_a_campaign_costs_grows_smoothly_with_its_device_time(hours: float, more: float) -> None:
+    """A little more work costs a little more: neither the share of it nor the hours have a jump or a fall."""
+    less, greater = beside(hours), beside(hours * more)
+    shares, others = sum(less.shares_frac.values()), sum(greater.shares_frac.values())
+    assert shares <= others <= shares * more * (1 + 1e-9)
+    assert less.factor_frac <= greater.factor_frac <= less.factor_frac**more * (1 + 1e-9)
+
+
+@settings(deadline=None)
+@given(
+    hours=st.floats(1.0, 1e6),
+    devices=st.sampled_from([4, 16, 64, 256, 1024]),
+    loss=st.floats(1.0, 1.5),
+    step=st.floats(0.05, 30.0),
+)
+def test_the_same_work_on_more_devices_never_needs_fewer_gpu_hours(
+    hours: float, devices: int, loss: float, step: float
+) -> None:
+    """Twice the devices that take the same device time a step, or more, lose no less to failures and campaign."""
+    saving, mttf_s = Saving(size_bytes=1e12, write_s=20.0, stall_s=2.0, read_s=20.0), 2111 * DAY_S
+
+    def gpu_hours(num_devices: int, step_s: float) -> float:
+        steps = max(round(hours * HOUR_S / (devices * step)), 1)
+        stops = Interruptions(mttf_s=mttf_s / num_devices, restart_s=600.0, startup_s=180.0)
+        advice = save_range(
+            saving=saving, interruptions=stops, step_s=step_s, work_s=steps * step_s, max_writing_frac=0.1
+        )
+        time = run_time(
+            num_steps=steps, step_s=step_s, every_s=advice.every_s, saving=saving, interruptions=stops, num_jobs=1,
+            campaign=beside(steps * step_s * num_devices / HOUR_S),
+        )  # fmt: skip
+        return float(time.total) * num_devices / HOUR_S
+
+    assert gpu_hours(2 * devices, step / 2 * loss) >= gpu_hours(devices, step) * (1 - 1e-3)
+
+
+@given(mttf=st.floats(HOUR_S, 1e4 * DAY_S), longer=st.floats(1.0, 1.02), stall=st.floats(0.05, 60.0))
+def test_what_failures_and_saving_cost_follows_the_failure_rate_smoothly(
+    mttf: float, longer: float, stall: float
+) -> None:
+    """No threshold: a device that fails a little less often costs at most as much, and nearly as much."""
+
+    def cost_frac(mttf_s: float) -> float:
+        saving = Saving(size_bytes=1e12, write_s=max(20.0, stall), stall_s=stall, read_s=20.0)
+        stops = Interruptions(mttf_s=mttf_s, restart_s=600.0, startup_s=180.0)
+        advice = save_range(saving=saving, interruptions=stops, step_s=0.1, work_s=1e8, max_writing_frac=0.1)
+        return save_cost_frac(every_s=advice.every_s, saving=saving, interruptions=stops)
+
+    often, rarely = cost_frac(mttf), cost_frac(mttf * longer)
+    assert rarely <= often * 1.01 + 1e-5
+    assert rarely >= often / longer**2 - 1e-3
+
+
 def test_a_given_layout_has_no_gap_to_the_best() -> None:
-    given_layout = campaign_of(steps_s=20 * DAY_S, is_searched=False, constants=CONSTANTS)
+    given_layout = beside(30_000.0, is_searched=False)
     assert given_layout.shares_frac["layout_gap"] == 0.0
     assert given_layout.shares_frac["evaluation"] > 0.0
 
 
 def test_parts_of_a_campaign_add_up_to_its_factor() -> None:
-    beside = campaign_of(steps_s=1e6, is_searched=True, constants=CONSTANTS)
-    plain, whole = run(interruptions=NEVER, saving=FREE), run(interruptions=NEVER, saving=FREE, campaign=beside)
-    named = 1.0 + sum(beside.shares_frac.values())
-    assert float(whole.total) == pytest.approx(float(plain.total) * named * beside.factor_frac, rel=1e-6)
+    extra = beside(3000.0)
+    plain, whole = run(interruptions=NEVER, saving=FREE), run(interruptions=NEVER, saving=FREE, campaign=extra)
+    named = 1.0 + sum(extra.shares_frac.values())
+    assert float(whole.total) == pytest.approx(float(plain.total) * named * extra.factor_frac, rel=1e-6)
     assert float(whole.total) == pytest.approx(sum(float(part.total) for part in whole.parts))
 
 

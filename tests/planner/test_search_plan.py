@@ -11,7 +11,6 @@ import pytest
 from planner_cases import CATALOG, request_for
 from scalewright.engines.expressed import express
 from scalewright.errors import ConfigError, LayoutError
-from scalewright.planner.answer import unselected
 from scalewright.planner.limits import differences, terms_s
 from scalewright.planner.plan import Plan, compare, make_plan, what_if
 from scalewright.planner.request import Budget, parse_budget, parse_counts, resolve_work
@@ -48,7 +47,7 @@ def test_loser_differs_in_its_knob_and_its_terms_add_up_to_the_loss() -> None:
         assert loser.prediction is not None
         value = getattr(loser.prediction.question.layout, loser.knob)
         assert str(int(value) if isinstance(value, bool) else value) == loser.value
-        deltas = differences(unselected(best).time, loser.prediction.time)
+        deltas = differences(best.time, loser.prediction.time)
         assert sum(d for _, d in deltas) == pytest.approx(loser.loss_s, abs=1e-9)
         assert loser.terms == tuple(deltas[: len(loser.terms)])
         verb = "loses" if loser.loss_s >= 0 else "gains"
@@ -259,7 +258,7 @@ def test_framework_gets_the_fastest_layout_that_it_can_express(framework: Any) -
     assert expressed.emitted.framework == framework
     assert expressed.prediction.fits
     assert PLAN.choice is not None
-    assert expressed.prediction.time_s >= unselected(PLAN.choice.fastest).time_s * (1 - 1e-9)
+    assert expressed.prediction.time_s >= PLAN.choice.fastest.time_s * (1 - 1e-9)
     assert bool(expressed.refused) == (expressed.prediction.question.layout != best.question.layout)
 
 

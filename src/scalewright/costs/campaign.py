@@ -63,7 +63,7 @@ class SaveRange:
     shortest_s: float
     longest_s: float
     every_s: float
-    """One of them, near the middle, in whole steps."""
+    """The one of them that costs least, in whole steps."""
     most_frac: float
     """What stalls and lost work cost at most, over the work."""
 
@@ -89,7 +89,8 @@ def save_range(
 ) -> SaveRange:
     """Intervals between checkpoints to choose from, and what they cost at most.
 
-    Equation  all t of a list with cost(t) <= f, for the least f of a list with max t / min t >= 12;  t >= w / f_w
+    Equation  all t of a list with cost(t) <= f, for the least f of a list with max t / min t >= 12;  t >= w / f_w;
+              counted with Daly's interval, kept within them
     Source    daly2006 (FGCS 22), equation 20: the cost is flat around its least
     Assumes   a job that writes beside training keeps a shared file system busy for at most f_w of the time
     Checked   tests/costs/test_campaign.py: none outside the range is cheaper than its limit; never before a write ends
@@ -102,8 +103,8 @@ def save_range(
         cheap = [t for t, cost in costs.items() if cost <= most_frac]
         if cheap and cheap[-1] / cheap[0] >= widest:
             break
-    middle_s = min(cheap, key=lambda t: abs(math.log(t / math.sqrt(cheap[0] * cheap[-1]))))
-    every_s = max(round(middle_s / step_s), 1) * step_s
+    best_s = failures.daly_interval_s(checkpoint_s=saving.stall_s, mttf_s=interruptions.mttf_s)
+    every_s = max(round(min(max(best_s, cheap[0]), cheap[-1]) / step_s), 1) * step_s
     return SaveRange(shortest_s=cheap[0], longest_s=cheap[-1], every_s=every_s, most_frac=most_frac)
 
 
@@ -122,15 +123,18 @@ class Campaign:
 NO_CAMPAIGN = Campaign(shares_frac={}, factor_frac=1.0, factor_low_frac=1.0, factor_high_frac=1.0)
 
 
-def campaign_of(*, steps_s: float, is_searched: bool, constants: CampaignConstants) -> Campaign:
-    """Shares and factor for a run whose planned steps take `steps_s`.
+def campaign_of(*, steps_device_s: float, is_searched: bool, constants: CampaignConstants) -> Campaign:
+    """Shares and factor for a run whose planned steps take `steps_device_s` of device time.
 
-    Equation  share x v, factor^v;  v = min(1, steps / campaign_time);  the layout gap only for the best of a search
+    Equation  share x v, factor^v;  v = 1 - e^(-D/D0), D device time of the steps, D0 campaign_device_time;
+              the layout gap only for the best of a search
     Source    published/campaign_runs.toml, fitted by benchmarks/fit_campaign.py
-    Assumes   a job of hours runs as its steps predict; a campaign of days meets what published campaigns met
-    Checked   validate --kind campaign: published runs with their family left out
+    Assumes   a job of a few GPU-hours runs as its steps predict, a campaign of thousands meets what published ones
+              met; the same work on more devices meets no less of it
+    Checked   validate --kind campaign: published runs with their family left out; tests/costs/test_campaign.py: smooth,
+              and the same for the same device time
     """
-    c, v = constants, min(1.0, steps_s / constants.campaign_time.value)
+    c, v = constants, -math.expm1(-steps_device_s / constants.campaign_device_time.value)
     shares = {
         "layout_gap": c.layout_gap_share.value if is_searched else 0.0,
         "slow_steps": c.slow_step_share.value,

@@ -14,7 +14,7 @@ from scalewright.costs.energy import Facility
 from scalewright.engines.emit import Framework, emit, engine_reading, framework_named
 from scalewright.engines.types import Emitted
 from scalewright.errors import NotExpressedError
-from scalewright.planner.answer import Answer, unselected
+from scalewright.planner.answer import Answer
 from scalewright.planner.plan_report import PlanReport, plan_systems
 from scalewright.planner.question import Question
 from scalewright.planner.request import PlanOptions
@@ -37,7 +37,7 @@ class Expressed:
     def as_dict(self, best: Answer) -> dict[str, Any]:
         notes = list(self.emitted.notes)
         if self.refused:
-            more = self.prediction.time_s / unselected(best).time_s - 1.0
+            more = self.prediction.time_s / best.time_s - 1.0
             time = units.format(self.prediction.time_s, units.SECONDS)
             notes.insert(0, f"{self.refused}; this is the fastest it can: {time} a step, {more:+.1%}")
         return {

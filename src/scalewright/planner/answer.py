@@ -37,8 +37,6 @@ from scalewright.workload.rl import CHANGED_KEYS, RlStep, changed_step
 from scalewright.workload.training import training_mode
 
 WHAT_IF_KEYS = (*KEYS, "precision", "stack", "mode", "seq")
-SELECTION = "selection"
-"""The term of a step that a search chose by its predicted time."""
 CONFIDENCE_TITLES: dict[Confidence, str] = {
     "bound": "physics only: peak rates, nothing lost",
     "model": "formulas and catalogue values; not measured here",
@@ -193,7 +191,7 @@ class Answer:
 
     def what_if(self, text: str) -> Change:
         """The same question with some knobs set otherwise, such as `tp=8,dp=4`, `precision=fp8` or `stack=eager`."""
-        return Change(name=text, before=unselected(self), after=answer(changed(self.question, text)))
+        return Change(name=text, before=self, after=answer(changed(self.question, text)))
 
     def document(self) -> dict[str, Any]:
         """The `prediction/1` document."""
@@ -333,12 +331,6 @@ def answer(question: Question) -> Answer:
             from scalewright.planner.stages.rl_step import predict_rl
 
             return predict_rl(question, rl)
-
-
-def unselected(prediction: Answer) -> Answer:
-    """The prediction without what a search adds for its choice: beside layouts that nobody chose."""
-    names = {term.name for term in prediction.time.parts}
-    return answer(prediction.question) if SELECTION in names else prediction
 
 
 def changed(question: Question, text: str) -> Question:

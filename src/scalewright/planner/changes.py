@@ -10,7 +10,7 @@ from scalewright.catalog.library import Catalog
 from scalewright.catalog.types import Stack
 from scalewright.costs.machine import Machine, machine_from_system, pick_partition
 from scalewright.errors import ScalewrightError
-from scalewright.planner.answer import Answer, Change, answer, unselected
+from scalewright.planner.answer import Answer, Change, answer
 from scalewright.planner.generation import Generation
 from scalewright.planner.question import Question, TransformerStep, VisionModelStep
 from scalewright.planner.stages.transformer_step import MIN_EFFICIENT_HEAD_DIM_MULTIPLE
@@ -27,7 +27,7 @@ Neighbour = tuple[str, Question]
 
 def changes(before: Answer, catalog: Catalog) -> list[Change]:
     """Single changes that are possible and change anything, the largest gain first."""
-    offered, before = [], unselected(before)
+    offered = []
     # Energy of a neighbour is not shown, so it is not computed.
     for name, question in _neighbours(replace(before.question, facility=None), catalog):
         try:

@@ -164,10 +164,6 @@ def _offload(_: Question) -> str:
     return "gradients go to the host and weights come back: more devices share it, or keep the state on the devices"
 
 
-def _selection(_: Question) -> str:
-    return "the best of many predictions is the most optimistic: measured steps of chosen layouts are longer by this"
-
-
 def _host_per_step(_: Question) -> str:
     return "fixed work once per step (data, clipping, logging): a larger batch per step spreads it"
 
@@ -190,7 +186,6 @@ REASONS: dict[str, Callable[[Question], str]] = {
     "host_per_step": _host_per_step,
     "data": _data_wait,
     "offload_transfer": _offload,
-    "selection": _selection,
 }
 STAGE_REASONS = {
     "weights": "every weight crosses memory once a step: more sequences at once, fewer bits or a larger tp",

@@ -12,7 +12,7 @@ import numpy as np
 from scalewright import __version__, units
 from scalewright.catalog.model_details import ModelDetails
 from scalewright.errors import ConfigError, LayoutError
-from scalewright.planner.answer import Answer, Change, model_document, unselected
+from scalewright.planner.answer import Answer, Change, model_document
 from scalewright.planner.critical_batch import BatchVerdict, batch_verdict
 from scalewright.planner.question import resolve_recipe
 from scalewright.planner.request import PlanRequest, check_request
@@ -25,12 +25,13 @@ from scalewright.planner.search.pareto import (
     ScalingRow,
     counts_around,
     open_counts,
+    run_value,
     scaling,
     search_counts,
     why_none,
 )
-from scalewright.planner.search.recommended import Recommended, recommended
-from scalewright.planner.search.search import SearchResult, objective_value, search, search_each
+from scalewright.planner.search.recommended import Recommended, most_nodes_of, recommended
+from scalewright.planner.search.search import SearchResult, search, search_each
 from scalewright.planner.search.smallest_change import Fix, fixes
 from scalewright.planner.search.space import KNOBS, Fixed, Space, parse_fixed
 from scalewright.planner.whole_run import WholeRun, step_work, storage_of, whole_run
@@ -41,8 +42,6 @@ from scalewright.workload.layout import COLUMNS, KEYS, Layout
 
 if TYPE_CHECKING:
     from scalewright.catalog.library import Catalog
-
-SCALING_ROWS_MIN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,12 +189,12 @@ def make_plan(catalog: Catalog, request: PlanRequest) -> Plan:
     )  # fmt: skip
     if best is None or chosen.choice is None:
         return replace(plan, fixes=tuple(fixes(chosen.result.space)), reason=why_none(chosen.result))
-    rows = scaling([*planned, *_around(catalog, request, results, chosen.result)], best)
+    around = _around(catalog, request, results, chosen.result)
+    rows = scaling([*planned, *around], best, objective=request.objective, max_nodes=_site_nodes(request))
     return replace(
         plan, notes=(*notes, *stack_notes(chosen.choice), *_size_notes(request, best)), choice=chosen.choice,
         alternatives=tuple(chosen.choice.alternatives(request.top - 1)), rows=tuple(rows),
-        losers=tuple(losers(chosen.result, unselected(best))),
-        recommended=recommended(rows, objective=request.objective, must_choose=request.chooses_nodes),
+        losers=tuple(losers(chosen.result, best)), recommended=_recommended(request, rows),
     )  # fmt: skip
 
 
@@ -210,15 +209,29 @@ def _open_counts(catalog: Catalog, request: PlanRequest) -> tuple[int, ...]:
     """Numbers of devices to choose from: doublings from the fewest that fit to what machine and site allow."""
     space = request.space(catalog, request.counts[0])
     needed = {row.mode.name: row.num_gpus for row in fewest_gpus(space)}
-    limit = None if request.site is None else most_nodes(request.site)
-    return open_counts(space, fewest=needed.get(request.mode.name), max_nodes=limit)
+    return open_counts(space, fewest=needed.get(request.mode.name), max_nodes=_site_nodes(request))
+
+
+def _site_nodes(request: PlanRequest) -> int | None:
+    """The most nodes that the site allows in one job; None where no limit is known."""
+    return None if request.site is None else most_nodes(request.site)
+
+
+def _recommended(request: PlanRequest, rows: Sequence[ScalingRow]) -> Recommended | None:
+    """The number of nodes to take, which is the chosen one where the user left a choice."""
+    site_name = "" if request.site is None else request.site.name
+    return recommended(
+        rows, objective=request.objective, must_choose=request.chooses_nodes or len(request.counts) > 1,
+        is_listed=not request.chooses_nodes and len(request.counts) > 1,
+        most=most_nodes_of(rows, site_name=site_name, site_nodes=_site_nodes(request)),
+    )  # fmt: skip
 
 
 def _around(
     catalog: Catalog, request: PlanRequest, results: Sequence[SearchResult], chosen: SearchResult
 ) -> list[PlannedCount]:
     """Further node counts beside those of the request, for the table of node counts."""
-    if request.chooses_nodes or len(request.counts) >= SCALING_ROWS_MIN:
+    if request.chooses_nodes or len(request.counts) > 1:
         return []
     searched = search_counts(_free(chosen.space), counts_around(chosen.space), results)[len(results) :]
     return [plan_count(catalog, request, result) for result in searched]
@@ -240,19 +253,19 @@ def plan_count(catalog: Catalog, request: PlanRequest, result: SearchResult) -> 
 
 
 def choose(request: PlanRequest, planned: Sequence[PlannedCount]) -> PlannedCount:
-    """The node count with the least of the objective that keeps to the budget; the recommended one where no count was
-    given."""
-    fitting = [(count, count.prediction) for count in planned if count.prediction is not None]
-    within = [(count, best) for count, best in fitting if not count.exceeded]
-    if fitting and not within:
-        raise ConfigError(_over_budget(request, [count for count, _ in fitting]))
-    if not within:
+    """The number of devices that is recommended; the only one where no other was asked for."""
+    fitting = [count for count in planned if count.prediction is not None]
+    if fitting and all(count.exceeded for count in fitting):
+        raise ConfigError(_over_budget(request, fitting))
+    if not fitting:
         return planned[-1]
-    if request.chooses_nodes:
-        advice = recommended(scaling(planned, within[0][1]), objective=request.objective, must_choose=True)
-        assert advice is not None
-        return next(count for count, _ in within if count.num_gpus == advice.num_gpus)
-    return min(within, key=lambda pair: objective_value(pair[1], request.objective))[0]
+    if len(planned) == 1:
+        return fitting[0]
+    rows = scaling(planned, objective=request.objective, max_nodes=_site_nodes(request))
+    advice = _recommended(request, rows)
+    if advice is None:  # the site allows none of them in one job, and a note says so
+        return next(count for count in fitting if not count.exceeded)
+    return next(count for count in fitting if count.num_gpus == advice.num_gpus)
 
 
 def _batch_notes(request: PlanRequest) -> tuple[str, ...]:
@@ -270,7 +283,7 @@ def stack_notes(choice: ChosenLayout) -> tuple[str, ...]:
     beside = f"nothing fits with {plain.id}"
     if fastest:
         other = result.prediction(fastest[0])
-        more = other.time_s / unselected(best).time_s - 1.0
+        more = other.time_s / best.time_s - 1.0
         time = units.format(other.time_s, units.SECONDS)
         beside = (
             f"the fastest with {plain.id} is {other.question.layout.brief}, {time} ({more:+.0%}): --stack {plain.id} "
@@ -281,7 +294,7 @@ def stack_notes(choice: ChosenLayout) -> tuple[str, ...]:
 
 
 def _size_notes(request: PlanRequest, best: Answer) -> tuple[str, ...]:
-    most = None if request.site is None else most_nodes(request.site)
+    most = _site_nodes(request)
     if most is None or best.question.num_nodes <= most or request.site is None:
         return ()
     return (f"{request.site.name} allows {most} nodes in one job: ask the site before you plan with more",)
@@ -381,7 +394,7 @@ def what_if(catalog: Catalog, plan: Plan, text: str) -> Change:
 
 
 def compare(catalog: Catalog, requests: Sequence[PlanRequest]) -> list[Compared]:
-    """Each request's best on its own system, the fastest first, those that do not fit last."""
+    """Each request's best on its own system, the least of the objective first, those that do not fit last."""
     return sorted((_compared(catalog, request) for request in requests), key=_rank)
 
 
@@ -406,4 +419,4 @@ def _compared(catalog: Catalog, request: PlanRequest) -> Compared:
 
 def _rank(compared: Compared) -> tuple[bool, float]:
     best = compared.best
-    return (True, 0.0) if best is None else (False, objective_value(best, compared.request.objective))
+    return (True, 0.0) if best is None else (False, run_value(best, compared.run, compared.request.objective))

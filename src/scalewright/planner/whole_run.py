@@ -136,10 +136,12 @@ class WholeRun:
     @property
     def device_time_s(self) -> float:
         """Whole nodes are charged."""
-        work = self.work
+        return self._device_time_s(self.time_s)
+
+    def _device_time_s(self, time_s: float) -> float:
         return campaign.device_time_s(
-            num_nodes=work.num_nodes, num_devices_per_node=work.gpus_per_node, time_s=self.time_s
-        )  # fmt: skip
+            num_nodes=self.work.num_nodes, num_devices_per_node=self.work.gpus_per_node, time_s=time_s
+        )
 
     @property
     def num_gpu_hours(self) -> float:
@@ -149,7 +151,7 @@ class WholeRun:
     def gpu_hours_interval(self) -> tuple[float, float]:
         """90 % interval of the GPU-hours."""
         low_s, high_s = self.interval_s
-        return self.num_gpu_hours * low_s / self.time_s, self.num_gpu_hours * high_s / self.time_s
+        return self._device_time_s(low_s) / units.HOUR_S, self._device_time_s(high_s) / units.HOUR_S
 
     @property
     def steps_between_checkpoints(self) -> int:
@@ -296,7 +298,10 @@ def whole_run(
     )  # fmt: skip
     beside = campaign.NO_CAMPAIGN
     if is_campaign:
-        beside = campaign.campaign_of(steps_s=work_s, is_searched=work.is_searched, constants=c)
+        steps_device_s = campaign.device_time_s(
+            num_nodes=work.num_nodes, num_devices_per_node=work.gpus_per_node, time_s=work_s
+        )
+        beside = campaign.campaign_of(steps_device_s=steps_device_s, is_searched=work.is_searched, constants=c)
 
     def time_with(step_s: float, num_jobs: int) -> Breakdown:
         return campaign.run_time(

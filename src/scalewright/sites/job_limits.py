@@ -21,8 +21,18 @@ def longest_s(site: Site, *, partition: str, qos: str, num_nodes: int) -> tuple[
 
 
 def most_nodes(site: Site) -> int | None:
-    """The most nodes of a job in the site's usual partition and QOS; None if the profile has no limit."""
-    rules = (*site.each_partition(site.select.partition), site.find_qos(site.select.qos or "normal"))
-    limits = [rule.max_nodes for rule in rules if rule is not None and rule.max_nodes is not None]
-    limits += [max(size.max_nodes for size in site.size_bins)] if site.size_bins else []
+    """The most nodes of a job in the site's usual partition and QOS; None if the profile has no limit.
+
+    Where the profile names no usual partition, it is what the largest one allows.
+    """
+    usual, qos = site.select.partition, site.find_qos(site.select.qos or "normal")
+    partitions = [rule for rule in site.each_partition(usual) if rule is not None] if usual else site.partitions
+    names = ("", *(rule.name for rule in partitions))
+    sizes = [size.max_nodes for size in site.size_bins if not usual or size.partition in names]
+    limits = [max(sizes)] if sizes else []
+    named = [rule.max_nodes for rule in partitions if rule.max_nodes is not None]
+    if named and len(named) == len(partitions):  # Slurm takes the one of several that allows the job
+        limits.append(max(named))
+    if qos is not None and qos.max_nodes is not None:
+        limits.append(qos.max_nodes)
     return min(limits, default=None)

@@ -23,5 +23,5 @@ class CampaignConstants(Strict):
     campaign_factor_low: Fraction
     """Lower end of the 90 % interval of `campaign_factor` for a run that is not in the fit."""
     campaign_factor_high: Fraction
-    campaign_time: Seconds
-    """Length of planned steps from which shares and factor hold in full; below it they shrink in proportion."""
+    campaign_device_time: Seconds
+    """Device time of planned steps in which a run meets 63 % of what campaigns met; the rest follows as 1 - e^-x."""

@@ -26,7 +26,6 @@ ROWS: dict[str, tuple[str, ...]] = {
     "data": ("data",),
     "optimizer": ("optimizer", "update"),
     "copies": ("offload_transfer", "gradient_copies"),
-    "selection": ("selection",),
 }
 """Rows that join leaves of a prediction; communication has a row for each group, and the rest is computing."""
 OTHER_COMMUNICATION = "other_communication"

@@ -3,13 +3,14 @@
 Predicted times of two layouts of one job differ from measured ones by errors of their own, the model's resolution.
 Among layouts within it, a layout is safer that leaves device memory free, multiplies in 16 bit, keeps the groups that
 exchange data in every layer on few nodes, and needs little pipeline, interleaving and context parallelism. Of equally
-safe layouts the fastest is taken. Its time holds what choosing costs (`costs.selection`).
+safe layouts the fastest is taken. Its time is what `predict` says of it; beside it stands what choosing by predicted
+times costs on average (`costs.selection`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,7 @@ from scalewright.costs.energy import Facility
 from scalewright.costs.room import comfortable_bytes
 from scalewright.costs.selection import num_equal_layouts, selection_frac
 from scalewright.planner.answer import Answer
-from scalewright.planner.search.search import Objective, SearchResult
-from scalewright.planner.stages.transformer_step import with_selection
+from scalewright.planner.search.search import Objective, SearchResult, objective_value
 
 REACH = 4.0
 """Layouts that are slower by more than so many resolutions do not win by an error."""
@@ -31,7 +31,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenLayout:
-    """The layout that a search recommends, and the fastest beside it. Both times hold the selection."""
+    """The layout that a search recommends, and the fastest beside it."""
 
     result: SearchResult
     prediction: Answer
@@ -42,18 +42,14 @@ class ChosenLayout:
     """Layouts that the model cannot tell apart from the fastest."""
     resolution_frac: float
     selection_frac: float
-    """Part that is added to predicted times because the search chose by them."""
+    """Part by which the step is longer than predicted, on average, because the search chose by predicted times."""
 
     def alternatives(self, count: int) -> list[Answer]:
         """The best layouts without the recommended one."""
         best = self.prediction.question
         ranked = self.result.best(count + 1, self.objective, facility=self.facility)
         others = [p for p in ranked if (p.question.layout, p.question.recipe) != (best.layout, best.recipe)]
-        return [self.selected(prediction) for prediction in others[:count]]
-
-    def selected(self, prediction: Answer) -> Answer:
-        """The prediction of a layout of this search, with what choosing costs."""
-        return with_selection(prediction, frac=self.selection_frac, resolution_frac=self.resolution_frac)
+        return others[:count]
 
     @property
     def num_equal(self) -> float:
@@ -86,6 +82,7 @@ class ChosenLayout:
             "resolution_frac": self.resolution_frac,
             "num_layouts_within_resolution": self.num_near,
             "selection_frac": self.selection_frac,
+            "expected_step_time_s": self.prediction.time_s * (1.0 + self.selection_frac),
             "num_equal_layouts": self.num_equal,
             "fastest_layout": self.fastest.question.layout.brief,
             "fastest_step_time_s": self.fastest.time_s,
@@ -98,26 +95,28 @@ def chosen_layout(
 ) -> ChosenLayout | None:  # fmt: skip
     """The layout to recommend on these devices; None where nothing fits.
 
-    Energy is not ordered as time is: with that objective the best layout is taken as it is.
+    Energy is not ordered as time is: with that objective the layout with the least energy is taken, unless the safest
+    of the fastest needs as much as far as the model can tell.
     """
     if not result.feasible:
         return None
     resolution = result.space.machine.constants.layout_resolution.value
-    reach, is_safest = _Reach.of(result, resolution), objective != "energy"
-    frac = reach.selection_frac(resolution, is_safest=is_safest)
-    best = fastest = result.best(1, objective, facility=facility)[0]
-    num_near = 1
+    reach = _Reach.of(result, resolution)
+    near, least = reach.near(resolution), result.best(1, objective, facility=facility)[0]
+    safest = result.prediction(int(reach.rows[near][np.argmin(reach.safety[near])]), facility=facility)
+    fastest = result.best(1, "time", facility=facility)[0]
+    if safest.time_s < fastest.time_s:  # every layout that is as fast has little memory left, as the fastest has
+        fastest = result.prediction(int(reach.rows[np.argmin(reach.log_time)]), facility=facility)
+    needs, least_needs = (objective_value(answer, objective) for answer in (safest, least))
+    is_safest = needs <= least_needs * (1.0 + resolution)
+    best, fastest = (safest, fastest) if is_safest else (least, least)
+    frac, num_near = reach.selection_frac(resolution, is_safest=is_safest), 1
     if is_safest:
-        near = reach.near(resolution)
         num_near = int(np.count_nonzero(near))
-        best = result.prediction(int(reach.rows[near][np.argmin(reach.safety[near])]), facility=facility)
-        if best.time_s < fastest.time_s:  # every layout that is as fast has little memory left, as the fastest has
-            fastest = result.prediction(int(reach.rows[np.argmin(reach.log_time)]), facility=facility)
-    choice = ChosenLayout(
+    return ChosenLayout(
         result=result, prediction=best, fastest=fastest, facility=facility, objective=objective, num_near=num_near,
         resolution_frac=resolution, selection_frac=frac,
     )  # fmt: skip
-    return replace(choice, prediction=choice.selected(best), fastest=choice.selected(fastest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

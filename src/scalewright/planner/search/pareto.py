@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from scalewright import units
 from scalewright.errors import ConfigError
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.search.chosen_layout import ChosenLayout
-from scalewright.planner.search.search import SearchResult, search_each
+from scalewright.planner.search.search import Objective, SearchResult, objective_value, search_each
 from scalewright.planner.search.space import Space
 from scalewright.planner.whole_run import WholeRun
 
@@ -44,75 +44,89 @@ class PlannedCount:
         return self.result.space.num_gpus
 
 
+def run_value(best: Answer, run: WholeRun | None, objective: Objective) -> float:
+    """What a whole run needs of the objective; a step of it where there is no run."""
+    if run is None:
+        return objective_value(best, objective)
+    energy_j = None if run.energy is None else float(run.energy.total)
+    needs = {"time": run.time_s, "gpu-hours": run.num_gpu_hours, "money": run.cost_usd, "energy": energy_j}
+    value = needs[objective]
+    return objective_value(best, objective) if value is None else value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingRow:
-    """One number of devices: its best layout with the same batch, and the chosen layout with more or fewer copies."""
+    """One number of devices: its own best layout and whole run, and the chosen layout with more or fewer copies."""
 
     num_gpus: int
     num_nodes: int
-    strong: Answer | None
-    """The layout to take with the requested global batch."""
-    fastest_s: float
-    """Step time of the fastest layout; infinite where there is none."""
+    best: Answer | None
+    """The layout to take there, with the requested global batch."""
     run: WholeRun | None
     """The whole run with it, where there is a storage to save to."""
     exceeded: tuple[str, ...]
     """Limits of the budget that the run exceeds."""
     reason: str
     """Why there is none."""
-    strong_frac: float | None
-    """Speed-up of the fastest layout over that of the first row, divided by the devices' growth."""
-    weak: Answer | None
-    """The chosen layout with its batch per device."""
-    weak_frac: float | None
+    is_over_site: bool = False
+    """More nodes than the site allows in one job."""
+    strong: Answer | None = None
+    """The chosen layout with more or fewer copies and the same batch."""
+    strong_frac: float | None = None
+    """Its speed-up over the first row that has it, divided by the devices' growth."""
+    weak: Answer | None = None
+    """The chosen layout with more or fewer copies, each with the batch it has now."""
+    weak_frac: float | None = None
     """Step time of the first weak row over this one."""
-    is_efficient: bool
-    """No other row has a layout that is both faster and cheaper in GPU-hours."""
+    is_efficient: bool = False
+    """No other row is both faster and needs less of the objective; by time: fewer GPU-hours."""
+
+    def value(self, objective: Objective) -> float:
+        """What the whole run needs of the objective, as the table shows it; a step where there is no run."""
+        assert self.best is not None
+        return run_value(self.best, self.run, objective)
 
     @property
-    def paid_s(self) -> float:
-        """Time for each step with the fastest layout, with the step's share of starts, checkpoints and failures."""
-        if self.run is None or self.strong is None:
-            return self.fastest_s
-        return self.run.time_s / self.run.num_steps * self.fastest_s / self.strong.time_s
+    def time_s(self) -> float:
+        """Of the whole run; of a step where there is no run."""
+        return self.value("time")
 
     @property
     def num_gpu_hours(self) -> float:
         """Of the whole run; of a step where there is no run."""
-        return self.gpu_s_per_step / units.HOUR_S if self.run is None else self.run.num_gpu_hours
+        return self.value("gpu-hours")
 
     @property
     def is_allowed(self) -> bool:
-        """It fits and keeps to the budget."""
-        return self.strong is not None and not self.exceeded
-
-    @property
-    def gpu_s_per_step(self) -> float:
-        assert self.strong is not None
-        return self.strong.time_s * self.num_gpus
+        """It fits and keeps to the budget and to what the site allows."""
+        return self.best is not None and not self.exceeded and not self.is_over_site
 
     def as_dict(self) -> dict[str, Any]:
-        body: dict[str, Any] = {"num_nodes": self.num_nodes, "num_gpus": self.num_gpus, "fits": self.strong is not None}
-        if self.strong is not None:
-            strong, used = self.strong, self.strong.footprint
+        body: dict[str, Any] = {"num_nodes": self.num_nodes, "num_gpus": self.num_gpus, "fits": self.best is not None}
+        if self.best is not None:
+            best, used = self.best, self.best.footprint
             body |= {
-                "layout": strong.question.layout.brief,
-                "step_time_s": strong.time_s,
-                "step_time_interval_s": list(strong.interval_s),
-                "mfu_frac": strong.transformer.mfu_frac,
-                "memory_bytes": strong.memory_bytes,
-                "gpu_time_per_step_s": self.gpu_s_per_step,
+                "layout": best.question.layout.brief,
+                "step_time_s": best.time_s,
+                "step_time_interval_s": list(best.interval_s),
+                "mfu_frac": best.transformer.mfu_frac,
+                "memory_bytes": best.memory_bytes,
+                "gpu_time_per_step_s": best.time_s * self.num_gpus,
                 "strong_efficiency_frac": self.strong_frac,
                 "is_efficient": self.is_efficient,
                 "over_budget": list(self.exceeded),
+                "is_over_site": self.is_over_site,
             }
             if self.run is not None:
                 body |= {"run_time_s": self.run.time_s, "num_gpu_hours": self.run.num_gpu_hours}
                 body |= {} if self.run.cost_usd is None else {"cost_usd": self.run.cost_usd}
+                body |= {} if self.run.energy is None else {"energy_j": float(self.run.energy.total)}
             if used is not None:
                 body["energy_per_step_j"] = float(used.energy.total)
         else:
             body["reason"] = self.reason
+        if self.strong is not None:
+            body["strong_step_time_s"] = self.strong.time_s
         if self.weak is not None:
             body |= {
                 "weak_global_batch": int(self.weak.question.layout.gbs),
@@ -143,28 +157,28 @@ def open_counts(space: Space, *, fewest: int | None, max_nodes: int | None) -> t
     return tuple(count * machine.gpus_per_node for count in nodes)
 
 
-def scaling(planned: Sequence[PlannedCount], chosen: Answer) -> list[ScalingRow]:
-    """A row for each number of devices; efficiencies are relative to the first that fits."""
+def scaling(
+    planned: Sequence[PlannedCount], chosen: Answer | None = None, *, objective: Objective = "time",
+    max_nodes: int | None = None,
+) -> list[ScalingRow]:  # fmt: skip
+    """A row for each number of devices. Efficiencies are those of the chosen layout, over the first row that has it."""
     rows = []
     for count in sorted(planned, key=lambda p: p.num_gpus):
-        result, choice = count.result, count.choice
-        weak = _weak(chosen, result.space.num_gpus)
+        num_gpus, num_nodes = count.num_gpus, count.result.space.num_nodes
         rows.append(
             ScalingRow(
-                num_gpus=result.space.num_gpus,
-                num_nodes=result.space.num_nodes,
-                strong=count.prediction,
-                fastest_s=np.inf if choice is None else choice.fastest.time_s,
+                num_gpus=num_gpus,
+                num_nodes=num_nodes,
+                best=count.prediction,
                 run=count.run,
                 exceeded=tuple(name for name, _ in count.exceeded),
-                reason="" if choice is not None else why_none(result),
-                strong_frac=None,
-                weak=weak,
-                weak_frac=None,
-                is_efficient=False,
+                reason="" if count.choice is not None else why_none(count.result),
+                is_over_site=max_nodes is not None and num_nodes > max_nodes,
+                strong=None if chosen is None else _copies(chosen, num_gpus, is_weak=False),
+                weak=None if chosen is None else _copies(chosen, num_gpus, is_weak=True),
             )
         )
-    return _with_efficiencies(rows)
+    return _with_efficiencies(rows, objective)
 
 
 def search_counts(space: Space, counts: Sequence[int], known: Sequence[SearchResult] = ()) -> list[SearchResult]:
@@ -174,33 +188,35 @@ def search_counts(space: Space, counts: Sequence[int], known: Sequence[SearchRes
     return [*known, *(search_each(spaces, only_best=True) if spaces else [])]
 
 
-def _weak(chosen: Answer, num_gpus: int) -> Answer | None:
-    """The chosen layout on other devices: more or fewer copies of the model, each with the batch it has now."""
+def _copies(chosen: Answer, num_gpus: int, *, is_weak: bool) -> Answer | None:
+    """The chosen layout on other devices: more or fewer copies of the model that share the batch (strong) or keep
+    theirs (weak); None where copies or batch are not whole or it does not fit."""
     question, layout = chosen.question, chosen.question.layout
-    copies = int(layout.dp) * num_gpus / question.num_gpus
-    batch = int(layout.gbs) * num_gpus / question.num_gpus
-    if copies < 1 or copies != int(copies) or batch != int(batch):
+    growth = Fraction(num_gpus, question.num_gpus)
+    copies, batch = int(layout.dp) * growth, int(layout.gbs) * (growth if is_weak else Fraction(1))
+    if copies < 1 or copies.denominator != 1 or batch.denominator != 1:
         return None
     try:
         scaled = answer(replace(question, layout=replace(layout, dp=int(copies), gbs=int(batch)), facility=None))
     except ConfigError:
-        return None  # experts spread over more copies than there are
-    return scaled if scaled.verdict == "fits" else None
+        return None  # the batch does not divide, or experts spread over more copies than there are
+    return scaled if scaled.fits else None
 
 
-def _with_efficiencies(rows: list[ScalingRow]) -> list[ScalingRow]:
+def _with_efficiencies(rows: list[ScalingRow], objective: Objective) -> list[ScalingRow]:
     first = next((r for r in rows if r.strong is not None), None)
     first_weak = next((r for r in rows if r.weak is not None), None)
-    # Of the fastest layouts: that a safer one is taken on some counts says nothing about how counts compare.
-    points = [(r.fastest_s, r.fastest_s * r.num_gpus) for r in rows if r.strong is not None]
+    beside: Objective = "gpu-hours" if objective == "time" else objective
+    points = [(r.time_s, r.value(beside)) for r in rows if r.best is not None]
     done = []
     for row in rows:
         strong_frac = weak_frac = None
         efficient = False
-        if row.strong is not None and first is not None:
-            time_s, cost = row.fastest_s, row.fastest_s * row.num_gpus
-            strong_frac = first.fastest_s * first.num_gpus / cost
-            efficient = not any(t <= time_s and c <= cost and (t, c) != (time_s, cost) for t, c in points)
+        if row.best is not None:
+            own = (row.time_s, row.value(beside))
+            efficient = not any(t <= own[0] and c <= own[1] and (t, c) != own for t, c in points)
+        if row.strong is not None and first is not None and first.strong is not None:
+            strong_frac = first.strong.time_s * first.num_gpus / (row.strong.time_s * row.num_gpus)
         if row.weak is not None and first_weak is not None and first_weak.weak is not None:
             weak_frac = first_weak.weak.time_s / row.weak.time_s
         done.append(replace(row, strong_frac=strong_frac, weak_frac=weak_frac, is_efficient=efficient))
@@ -215,7 +231,7 @@ def why_none(result: SearchResult) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amdahl:
-    """t(n) = serial + parallel / n through the strong-scaling rows, n in nodes."""
+    """t(n) = serial + parallel / n through times of the same work, n in nodes."""
 
     serial_s: float
     parallel_s: float

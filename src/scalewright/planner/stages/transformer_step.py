@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from scalewright.costs.breakdown import seconds_term
 from scalewright.costs.interval import other_jobs_note, own_flows_note, unseen
 from scalewright.costs.step import StepCost, step_cost
-from scalewright.planner.answer import SELECTION, Answer, tight_memory
+from scalewright.planner.answer import Answer, tight_memory
 from scalewright.planner.energy_use import Footprint, footprint
 from scalewright.planner.figures import TransformerFigures
 from scalewright.planner.question import Question
@@ -19,23 +16,6 @@ MIN_EFFICIENT_HEAD_DIM_MULTIPLE = 8
 def predict_transformer(question: Question) -> Answer:
     """A step that was checked to divide the model."""
     return _answer(question, step_cost(spec=question.spec, setting=question.setting))
-
-
-def with_selection(prediction: Answer, *, frac: float, **inputs: object) -> Answer:
-    """The prediction of a layout that a search chose by its time: longer by what choosing costs on average."""
-    if frac <= 0.0:
-        return prediction
-    cost, grown = prediction.transformer.cost, 1.0 + frac
-    added_s = float(cost.time.total) * frac
-    term = seconds_term(SELECTION, added_s, "selection.selection_frac", selection_frac=frac, **inputs)
-    low, high = cost.interval_s
-    return _answer(
-        prediction.question,
-        replace(
-            cost, time=replace(cost.time, parts=(*cost.time.parts, term)), interval_s=(low * grown, high * grown),
-            mfu_frac=cost.mfu_frac / grown, hfu_frac=cost.hfu_frac / grown,
-        ),
-    )  # fmt: skip
 
 
 def _answer(question: Question, cost: StepCost) -> Answer:

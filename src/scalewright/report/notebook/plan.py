@@ -51,7 +51,8 @@ def _scaling(rows: list[dict[str, Any]]) -> str:
     headers = ["nodes", "step time", "MFU", "efficiency", "layout"]
     cells = [
         (str(row["num_nodes"]), units.format(row["step_time_s"], units.SECONDS),
-         units.format(row["mfu_frac"], units.FRACTION), units.format(row["strong_efficiency_frac"], units.FRACTION),
+         units.format(row["mfu_frac"], units.FRACTION),
+         "-" if row["strong_efficiency_frac"] is None else units.format(row["strong_efficiency_frac"], units.FRACTION),
          row["layout"])
         for row in rows
         if row["fits"]

@@ -52,13 +52,14 @@ def _warnings(plan: Document) -> list[str]:
 
 
 def _selection_notes(plan: Document) -> list[str]:
-    """What was added to the predicted step because a search chose it."""
+    """By how much steps of the chosen layout are longer than predicted, on average, because a search chose it."""
     choice = plan.get("choice")
     if not choice or choice["selection_frac"] < LEAST_FRAC:
         return []
+    expected = _s(plan["best"]["step_time_s"] * (1.0 + choice["selection_frac"]))
     return [
-        f"the step includes {choice['selection_frac']:.1%} for selection: a search picks predictions that err on the "
-        f"fast side (of {plan['feasible']:,} layouts, as the best of {choice['num_equal_layouts']:.1f} equal ones)"
+        f"a search over {plan['feasible']:,} layouts tends to pick one whose prediction is too fast: expect about "
+        f"{choice['selection_frac']:.1%} more than predicted, {expected} a step"
     ]
 
 
@@ -149,16 +150,16 @@ def _print_losers(console: Console, plan: Document, *, whole: bool) -> None:
     if not shown:
         return
     title = "why others lost: the fastest layout with each other choice, beside the best"
-    table = plain_table("choice", "slower by", "because", title=title, right=("slower by",))
+    table = plain_table("choice", "step", "because", title=title, right=("step",))
     for names, loser in _by_layout(shown):
         name = ", ".join(names)
         if "loss_s" not in loser:
             table.add_row(escape(name), "excluded", escape(loser["sentence"]))
             continue
         terms = units.format_differences(loser["terms_s"], units.SECONDS)
-        gap = _s(abs(loser["loss_s"]))
+        gap = units.format_difference(loser["loss_s"], units.SECONDS)
         if loser["loss_s"] < 0:
-            gap, terms = f"{gap} faster", f"not as safe; {terms}"
+            terms = f"faster, not as safe; {terms}"
         moved = _moved_with(names, plan["best"]["layout_text"], loser["layout"])
         table.add_row(escape(name), gap, escape(f"with {moved}: {terms}" if moved else terms))
     console.print()
@@ -194,46 +195,73 @@ def _print_scaling(console: Console, plan: Document) -> None:
     rows = plan["scaling"]
     if not rows or (len(rows) < 2 and plan["recommended"] is None):
         return
-    title = "node counts: same batch (strong), same batch a device (weak)"
-    has_cost = any("cost_usd" in row for row in rows)
-    names = ("nodes", "GPUs", "step", "MFU", "run", "GPU-h", *(("cost",) if has_cost else ()), "strong", "weak")
+    title = "node counts, each with its own best layout; strong, weak: the recommended layout with more copies"
+    has_cost, by_energy = any("cost_usd" in row for row in rows), plan["request"]["objective"] == "energy"
+    more = (*(("cost",) if has_cost else ()), *(("energy",) if by_energy else ()))
+    names = ("nodes", "GPUs", "step", "MFU", "run", "GPU-h", *more, "strong", "weak")
     table = plain_table(*names, "", title=title, right=names, gap=1)
     for row in rows:
-        cells = [str(row["num_nodes"]), str(row["num_gpus"]), *_cells_of_count(row, has_cost=has_cost)]
+        cells = [str(row["num_nodes"]), str(row["num_gpus"]), *_cells_of_count(row, more)]
         table.add_row(*cells, escape(", ".join(_marks(plan, row)) if row["fits"] else row["reason"]))
     console.print()
     console.print(table)
-    fitting = [row for row in rows if row["fits"]]
-    if any(round(row["strong_efficiency_frac"], 2) > 1.0 for row in fitting):
-        first, bound_to = _nodes(fitting[0]["num_nodes"]), escape(fitting[0]["layout"])
-        console.print(f"above 100% since the fewest that fit, {first}, are bound to {bound_to}")
+    for sentence in _other_layouts(plan):
+        console.print(escape(sentence))
     if plan["recommended"] is not None:
         advice = plan["recommended"]
         console.print(f"recommended: [bold]{_nodes(advice['num_nodes'])}[/] ({_devices(advice['num_gpus'])}).")
         console.print(escape(advice["sentence"]))
 
 
-def _cells_of_count(row: Document, *, has_cost: bool) -> list[str]:
-    """Step, MFU, run, GPU-hours, cost and efficiencies of one node count."""
-    weak = f"{row['weak_efficiency_frac']:.0%}" if "weak_efficiency_frac" in row else "-"
+def _other_layouts(plan: Document) -> list[str]:
+    """Counts whose best layout splits the model otherwise than the recommended one, and what that gains there."""
+    own = _split(plan["best"]["layout_text"])
+    counts: dict[str, list[Document]] = {}
+    for row in plan["scaling"]:
+        if row["fits"] and _split(row["layout"]) != own:
+            counts.setdefault(_split(row["layout"]), []).append(row)
+    sentences = []
+    for split, rows in counts.items():
+        gains = [1.0 - row["step_time_s"] / row["strong_step_time_s"] for row in rows if "strong_step_time_s" in row]
+        faster = f"up to {max(gains):.1%} faster than the recommended split" if gains and max(gains) > 0.0 else ""
+        why = "" if len(gains) == len(rows) else "the recommended split is not possible on each of them"
+        detail = "; ".join(part for part in (faster, why) if part) or "safer than the recommended split there"
+        numbers = ", ".join(str(row["num_nodes"]) for row in rows)
+        sentences.append(f"On {numbers} node{'s' if numbers != '1' else ''} the best is {split}: {detail}.")
+    return sentences
+
+
+def _split(layout_text: str) -> str:
+    """A layout without the number of copies and the batch."""
+    return ",".join(part for part in layout_text.split(",") if part.split("=")[0] not in ("dp", "gbs"))
+
+
+def _cells_of_count(row: Document, more: tuple[str, ...]) -> list[str]:
+    """Step, MFU, run, GPU-hours, cost, energy and efficiencies of one node count."""
+    shares = ["-" if row.get(f"{name}_efficiency_frac") is None else f"{row[f'{name}_efficiency_frac']:.0%}"
+              for name in ("strong", "weak")]  # fmt: skip
     if not row["fits"]:
-        return [*("-",) * (6 if has_cost else 5), weak]
+        return [*("-",) * (4 + len(more)), *shares]
     run = _s(row["run_time_s"]) if "run_time_s" in row else "-"
     hours = row["num_gpu_hours"] if "num_gpu_hours" in row else row["gpu_time_per_step_s"] / units.HOUR_S
     cells = [_s(row["step_time_s"]), f"{row['mfu_frac']:.0%}", run, f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"]
-    cost = units.format(row["cost_usd"], units.USD) if "cost_usd" in row else "-"
-    return [*cells, *([cost] if has_cost else []), f"{row['strong_efficiency_frac']:.0%}", weak]
+    beside = {"cost": ("cost_usd", units.USD), "energy": ("energy_j", units.JOULES)}
+    for name in more:
+        key, dimension = beside[name]
+        cells.append(units.format(row[key], dimension) if key in row else "-")
+    return [*cells, *shares]
 
 
 def _marks(plan: Document, row: Document) -> list[str]:
     """What to say about a node count in one or two words."""
     advice = plan["recommended"] or {}
-    is_asked = row["num_gpus"] == plan["num_gpus"] and not plan["request"].get("chooses_nodes")
+    is_asked = row["num_gpus"] == plan["num_gpus"] and len(plan["request"]["num_gpus"]) == 1
     marks = {
-        "asked": is_asked,
+        "asked": is_asked and not plan["request"].get("chooses_nodes"),
         "recommended": row["num_gpus"] == advice.get("num_gpus"),
         "cheapest": row["num_nodes"] == advice.get("cheapest_num_nodes"),
         "over budget": bool(row.get("over_budget")),
+        "over the site's limit": bool(row.get("is_over_site")),
         "dominated": not row["is_efficient"],
     }
     return [name for name, is_set in marks.items() if is_set]

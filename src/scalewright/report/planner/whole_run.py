@@ -50,19 +50,24 @@ def run_table(run: dict[str, Any], *, origin: str, limit_rule: str) -> Table:
 LEAST_NAMED_FRAC = 0.005
 """Smaller parts of a run are not named in its short table."""
 PART_WORDS = {
-    "layout_gap": "layouts below the best",
-    "unexplained": "not explained",
+    "layout_gap": "layouts slower than the best",
+    "unexplained": "no known cause",
     "ramp_up": "ramp-up of the batch",
-    "rollbacks": "going back",
+    "rollbacks": "steps repeated after divergence",
 }
+PUBLISHED_PARTS = ("layout_gap", "slow_steps", "evaluation", "ramp_up", "rollbacks", "unexplained")
+"""Parts that are the averages of published runs, whatever this run does."""
 
 
 def _beside_steps(time: dict[str, Any]) -> str:
-    """Where time goes that planned steps do not take, the largest first."""
+    """Where time goes that planned steps do not take, the largest first: what published runs lost, and its own."""
     shares = {term["name"]: term["total_s"] / time["total_s"] for term in time["parts"] if term["name"] != "steps"}
     ranked = sorted(shares.items(), key=lambda item: -item[1])
-    named = [f"{part_words(name)} {share:.0%}" for name, share in ranked if share >= LEAST_NAMED_FRAC]
-    return ", ".join(named) or "nothing beside the steps above 0.5 %"
+    shown = [(name, f"{part_words(name)} {share:.0%}") for name, share in ranked if share >= LEAST_NAMED_FRAC]
+    published = ", ".join(words for name, words in shown if name in PUBLISHED_PARTS)
+    own = ", ".join(words for name, words in shown if name not in PUBLISHED_PARTS)
+    parts = (f"as published runs lose on average: {published}" if published else "", own)
+    return "; ".join(part for part in parts if part) or "nothing beside the steps above 0.5 %"
 
 
 def part_words(name: str) -> str:
