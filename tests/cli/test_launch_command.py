@@ -270,19 +270,30 @@ def test_plan_becomes_a_run_that_scalewright_can_do(here: Here, sbatch: Path, pl
     assert "export RANK=" not in script  # it finds itself, and must not be taken for torchrun's
 
 
-def test_gpu_hours_of_a_plans_job_end_with_its_time_limit(here: Here, plan_file: Path) -> None:
-    """A job of an hour on 4 nodes of 8 uses 32 GPU-hours at most, however long the whole run takes."""
+def test_gpu_hours_of_a_plan_are_those_of_every_job_that_follows(here: Here, plan_file: Path) -> None:
+    """Queued again until the run ends, all jobs count, however short each is; one job alone ends with its limit: a
+    quarter of an hour on 4 nodes of 8 is 8 GPU-hours."""
     words = ("launch", str(plan_file), "--site", "lumi", "--account", "project_465000123", "--dry-run", "--json")
     whole = json.loads(plan_file.read_text())["whole_run"]["device_time_s"] / 3600.0
-    short, long = (
-        json.loads(here(*words, "--time", time).stdout)["num_gpu_hours"] for time in ("00:15:00", "24:00:00")
-    )
-    assert short == pytest.approx(min(8.0, whole))
-    assert long == pytest.approx(min(768.0, whole))
-    assert short < long
+
+    def hours(time: str, *more: str) -> float:
+        return float(json.loads(here(*words, "--time", time, *more).stdout)["num_gpu_hours"])
+
+    assert hours("00:15:00") == hours("24:00:00") == pytest.approx(whole)
+    assert hours("00:15:00", "--no-requeue") == pytest.approx(min(8.0, whole))
+    assert hours("24:00:00", "--no-requeue") == pytest.approx(min(768.0, whole))
     over = here(*words, "--time", "00:15:00", "--limit-gpu-hours", f"{whole * 0.9:.2f}")
     assert over.returncode == 1, over.stderr  # queued again, it goes on to the end
     assert here(*words, "--time", "00:15:00", "--limit-gpu-hours", "9", "--no-requeue").returncode == 0
+
+
+def test_a_chain_of_jobs_is_warned_about_as_one_run(here: Here, plan_file: Path) -> None:
+    plan = json.loads(plan_file.read_text())
+    plan["whole_run"]["device_time_s"] = 29 * 1536 * 3600.0
+    plan_file.write_text(json.dumps(plan))
+    words = ("launch", str(plan_file), "--site", "lumi", "--account", "project_465000123", "--dry-run")
+    assert "the run, a chain of jobs, may use 44,544 GPU-hours" in here(*words, "--time", "02:00:00").stderr
+    assert "may use" not in here(*words, "--time", "02:00:00", "--no-requeue").stderr  # 64 GPU-hours
 
 
 def test_plan_for_another_machine_is_refused_or_warned_of(

@@ -118,12 +118,14 @@ def write_job(
 
 
 def num_gpu_hours(work: JobWork, request: JobRequest, site: Site, *, num_items: int) -> float:
-    """GPU-hours of a job until its time limit, or less where the plan's whole run takes less."""
+    """GPU-hours that a launch may use: of the plan's whole run where the job queues itself again until that ends, else
+    of one job until its time limit."""
     gpus = request.gpus_per_node or site.num_gpus_per_node
     most = max(num_items, 1) * request.all_nodes * gpus * request.walltime_s / HOUR_S
     if work.plan is None:
         return most
-    return min(most, planned_gpu_hours(work.plan))
+    whole = planned_gpu_hours(work.plan)
+    return whole if request.requeue else min(most, whole)
 
 
 def planned_gpu_hours(plan: dict[str, Any]) -> float:

@@ -63,7 +63,7 @@ def _finish(
     from scalewright.launch.graph.launches import submit_alone
     from scalewright.launch.job_files import kept_if_submitted
     from scalewright.launch.script.render import render
-    from scalewright.launch.single_job import next_commands
+    from scalewright.launch.single_job import large_job_warning, next_commands
     from scalewright.launch.slurm.sbatch import check_sbatch
     from scalewright.records.documents import document, to_json
     from scalewright.records.run_directory import RunDirectory
@@ -76,10 +76,15 @@ def _finish(
     }  # fmt: skip
     output, notes = _shown(work, script.text), [*script.warnings]
     commands: dict[str, str] = {}
+    library = open_catalog(catalog)
+    large = large_job_warning(hours, site, library, what="the run of this plan")
+    body["warnings"] = [large] if large else []
+    if large:
+        _say(f"warning: {large}")
     if not dry_run:
         check_sbatch()
         with kept_if_submitted(RunDirectory(request.run_dir), [request.run_dir / name for name in work.job.files]):
-            write_engine_job(work, request, script, site=site, catalog=open_catalog(catalog))
+            write_engine_job(work, request, script, site=site, catalog=library)
             body["job"] = submit_alone(request, site, items=(), say=_say)
         output, notes, commands = f"{body['job']}\n", list(script.notes), next_commands(request, body["job"])
         body["next"] = list(commands.values())

@@ -182,7 +182,7 @@ def _run_engine(
 def _run_job(flags: LaunchFlags, options: dict[str, Any], of_engine: list[str]) -> None:
     """Run a plan with our reference training, or any command."""
     from scalewright.errors import ConfigError
-    from scalewright.launch.single_job import check_limit, job_request, num_gpu_hours, planned_gpu_hours, read_work
+    from scalewright.launch.single_job import check_limit, job_request, num_gpu_hours, read_work
     from scalewright.sites.current import site_named
 
     if of_engine:
@@ -200,9 +200,7 @@ def _run_job(flags: LaunchFlags, options: dict[str, Any], of_engine: list[str]) 
     )  # fmt: skip
     request, items = _with_array(request, flags.array, flags.width)
     hours = num_gpu_hours(work, request, profile, num_items=len(items))
-    goes_on = work.plan if request.requeue else None
-    limit = None if flags.force else flags.limit_gpu_hours
-    check_limit(hours if goes_on is None else planned_gpu_hours(goes_on), limit)
+    check_limit(hours, None if flags.force else flags.limit_gpu_hours)
     _finish(work, request, items, profile, flags.catalog, hours=hours, dry_run=flags.dry_run, as_json=flags.as_json)
 
 
@@ -239,7 +237,9 @@ def _finish(
     body["notes"] = list(script.notes)
     output, notes = script.text, list(script.warnings)
     commands: dict[str, str] = {}
-    large = large_job_warning(hours, site, library)
+    is_chain = work.plan is not None and request.requeue
+    what = "the run, a chain of jobs," if is_chain else "the job"
+    large = large_job_warning(hours, site, library, what=what)
     body["warnings"] = [large] if large else []
     if large:
         _say(f"warning: {large}")
