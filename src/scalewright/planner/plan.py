@@ -129,6 +129,7 @@ class Plan:
                 "scaling": [row.as_dict() for row in self.rows],
                 "recommended": None if self.recommended is None else self.recommended.as_dict(),
                 "whole_run": None if self.run is None else self.run.as_dict(),
+                "budget": [] if self.run is None else self.request.budget.as_dicts(self.run),
                 "batch": self.batch.as_dict(),
                 "minimum_gpus": [m.as_dict() for m in self.minimum],
                 "reason": self.reason,
@@ -408,7 +409,7 @@ def _compared(catalog: Catalog, request: PlanRequest) -> Compared:
             request = replace(request, counts=_open_counts(catalog, request))
         results = search_counts(request.space(catalog, request.counts[0]), request.counts)
         chosen = choose(request, [plan_count(catalog, request, result) for result in results])
-    except LayoutError as error:
+    except ConfigError as error:  # such as a budget that this system does not keep
         return nothing(str(error))
     if chosen.prediction is None:
         return nothing(why_none(chosen.result))

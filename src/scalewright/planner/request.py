@@ -52,8 +52,12 @@ class Budget:
     """GPU-hours, joules, USD, EUR, the site's units and seconds, by the names of `BUDGETS`."""
 
     def broken(self, run: WholeRun) -> list[tuple[str, float]]:
-        """Limits that a run exceeds, with what it needs; a figure that is not known cannot be held to."""
-        needs = {
+        """Limits that a run exceeds, with what it needs."""
+        return [(name, value) for name, value in self.needs(run).items() if value > self.limits[name]]
+
+    def needs(self, run: WholeRun) -> dict[str, float]:
+        """What a run needs of each limited figure; one that is not known cannot be held to."""
+        known = {
             "gpu-hours": run.num_gpu_hours,
             "energy": None if run.energy is None else float(run.energy.total),
             "money": run.cost_usd,
@@ -61,14 +65,24 @@ class Budget:
             "billed": run.num_billed_units,
             "time": run.time_s,
         }
-        exceeded = []
-        for name, limit in self.limits.items():
-            value = needs[name]
+        needs = {}
+        for name in self.limits:
+            value = known[name]
             if value is None:
                 raise ConfigError(f"budget {name} cannot be held to: {_why_unknown(name, run)}")
-            if value > limit:
-                exceeded.append((name, value))
-        return exceeded
+            needs[name] = value
+        return needs
+
+    def as_dicts(self, run: WholeRun) -> list[dict[str, Any]]:
+        """Each limit beside what the run needs, with words for both and the upper end of the interval."""
+        grown = run.interval_s[1] / run.time_s
+        return [
+            {
+                "name": name, "limit": self.limits[name], "needs": needs, "high": needs * grown,
+                "words": [self.words(name, value, run) for value in (self.limits[name], needs, needs * grown)],
+            }
+            for name, needs in self.needs(run).items()
+        ]  # fmt: skip
 
     def words(self, name: str, value: float, run: WholeRun) -> str:
         """A sum of this kind with its unit, the site's own where the site bills in one."""
@@ -97,7 +111,11 @@ def parse_budget(text: str | None) -> Budget:
     for name, value in assignments(text, allowed=tuple(BUDGETS), what="budget").items():
         kind = "eur" if name == "money" and value.rstrip().endswith("EUR") else name
         written = f"{value} EUR" if name == "eur" and _is_bare(value) else value
+        if kind in limits:
+            raise ConfigError(f"budget {text!r} limits {kind} twice: keep one")
         limits[kind] = units.parse(written, BUDGETS[kind])
+        if limits[kind] <= 0.0:
+            raise ConfigError(f"budget {name}={value}: nothing is free; give more than 0, or leave it out")
     return Budget(limits=limits)
 
 

@@ -33,6 +33,7 @@ def print_plan(console: Console, plan: Document, *, explain: bool = False) -> No
         if plan["whole_run"] is not None:
             origin, rule = plan["request"]["tokens_origin"], (plan.get("time_limit") or {}).get("rule", "as asked")
             print_run(console, plan["whole_run"], origin=origin, limit_rule=rule, details=explain)
+            _print_budget(console, plan.get("budget", []))
         _print_ranking(console, plan)
         _print_losers(console, plan, whole=explain)
         _print_scaling(console, plan)
@@ -133,6 +134,15 @@ def _bars(console: Console, title: str, tree: Document, dimension: units.Dimensi
     return table
 
 
+def _print_budget(console: Console, budget: list[Document]) -> None:
+    """Each limit, and that the run keeps to it."""
+    for line in budget:
+        limit, needs, high = line["words"]
+        text = f"budget {line['name']}: {needs}, {line['needs'] / line['limit']:.0%} of {limit}"
+        above = f"; the upper end of the interval, {high}, is above it" if line["high"] > line["limit"] else ""
+        console.print(escape(f"{text}{above}"))
+
+
 def _print_ranking(console: Console, plan: Document) -> None:
     numbers = ("step", "MFU", "memory")
     table = plain_table(*numbers, "layout", title="the recommended layout, then the fastest others", right=numbers)
@@ -224,7 +234,8 @@ def _other_layouts(plan: Document) -> list[str]:
     for split, rows in counts.items():
         gains = [1.0 - row["step_time_s"] / row["strong_step_time_s"] for row in rows if "strong_step_time_s" in row]
         faster = f"up to {max(gains):.1%} faster than the recommended split" if gains and max(gains) > 0.0 else ""
-        why = "" if len(gains) == len(rows) else "the recommended split is not possible on each of them"
+        where = "there" if not gains else "on each of them"
+        why = "" if len(gains) == len(rows) else f"the recommended split is not possible {where}"
         detail = "; ".join(part for part in (faster, why) if part) or "safer than the recommended split there"
         numbers = ", ".join(str(row["num_nodes"]) for row in rows)
         sentences.append(f"On {numbers} node{'s' if numbers != '1' else ''} the best is {split}: {detail}.")
@@ -341,7 +352,21 @@ def print_comparison(console: Console, plan: Document) -> None:
     console.print(table)
     for row in compared["systems"]:
         text = row["best"]["layout_text"] if row["fits"] else row["reason"]
-        console.print(f"  {escape(row['system'])}: {escape(text)}")
+        charged = _charged(row["whole_run"]) if row["fits"] and "whole_run" in row else ""
+        console.print(f"  {escape(row['system'])}: {escape(text)}{escape(charged)}")
+
+
+def _charged(run: Document) -> str:
+    """What the site bills and what it costs, or why that is not known."""
+    billed, parts = run.get("billed"), []
+    if billed is not None:
+        note = f" ({billed['note']})" if billed["note"] else ""
+        parts.append(f"billed {_count(billed['num_units'])} {billed['unit']}{note}")
+    if "cost_eur" in run:
+        parts.append(f"cost {units.format(run['cost_eur'], units.EUR)} at {run['price']}")
+    elif "price" in run:
+        parts.append(run["price"])
+    return "".join(f"; {part}" for part in parts)
 
 
 def _print_emitted(console: Console, emitted: Document) -> None:
