@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from planner_cases import CATALOG
+from scalewright import units
 from scalewright.engines.emit import EMITTERS
+from scalewright.sites.loader import packaged_sites
 from scalewright.workload.layout import parse_layout
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from conftest import Cli, Refused
 
 DAY_S = 86400.0
@@ -166,3 +170,48 @@ def test_a_layout_that_is_fixed_altogether_is_not_chosen(cli: Cli) -> None:
     document = planned(cli, *question, "--fix", fix)
     assert document["choice"]["selection_frac"] == pytest.approx(0.0, abs=1e-3)
     assert all(part["name"] != "selection" or part["total_s"] < 0.01 for part in document["best"]["time"]["parts"])
+
+
+def test_no_count_above_the_sites_limit_is_recommended(cli: Cli, tmp_path: Path) -> None:
+    """The profile allows 48 nodes in one job: more stand in the table, marked, and no sentence advises them."""
+    profile = (packaged_sites() / "generic.toml").read_text().replace('id = "generic"', 'id = "small"')
+    profile += '\n[[partitions]]\nname = "gpu"\nmax_nodes = 48\nsource = "slurm"\n'
+    home = tmp_path / "home" / "sites"
+    home.mkdir(parents=True)
+    (home / "small.toml").write_text(profile)
+    question = ("--model", "llama2-7b", "--system", "generic-a100", "--nodes", "32", "--global-batch", "1024")
+    done = cli("plan", *question, "--site", "small", "--json", env={"SCALEWRIGHT_HOME": str(tmp_path / "home")})
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    advice = document["recommended"]
+    assert {row["num_nodes"] for row in document["scaling"] if row.get("is_over_site")} == {64, 128}
+    assert advice["num_nodes"] == 32
+    assert advice["most_num_nodes"] <= 48
+    assert "the site allows fewer in one job" in advice["reason"]
+    assert "Twice as many are above 48 nodes" in advice["sentence"] or "save" in advice["sentence"]
+
+
+def test_a_budget_that_suffices_is_shown_with_what_it_leaves(cli: Cli) -> None:
+    question = ("--model", "llama2-7b", "--system", "lumi", "--nodes", "16", "--tokens", "10B", "--global-batch", "512")
+    document = planned(cli, *question, "--budget", "billed=20000,time=5 d")
+    run = document["whole_run"]
+    needs = {line["name"]: line["needs"] for line in document["budget"]}
+    assert needs == {"billed": run["billed"]["num_units"], "time": run["time_s"]}
+    text = " ".join(cli("plan", *question, "--budget", "billed=20000,time=5 d").stdout.split())
+    for line in document["budget"]:
+        assert f"budget {line['name']}: {line['words'][1]}, {line['needs'] / line['limit']:.0%} of" in text
+
+
+def test_a_comparison_bills_and_prices_each_system(cli: Cli) -> None:
+    """LUMI bills half a GPU-hour for a device; a system over the budget says so and hides no other."""
+    question = ("--model", "llama2-7b", "--system", "jupiter", "--nodes", "16", "--tokens", "10B", "--compare", "lumi")
+    text = " ".join(cli("plan", *question).stdout.split())
+    rows = {row["system"]: row for row in planned(cli, *question)["compared"]["systems"]}
+    billed = rows["lumi"]["whole_run"]["billed"]
+    assert billed["num_units"] == pytest.approx(rows["lumi"]["whole_run"]["num_gpu_hours"] / 2)
+    assert f"billed {units.format(billed['num_units'], units.COUNT)} {billed['unit']}" in text
+    assert f"cost {units.format(rows['jupiter']['whole_run']['cost_eur'], units.EUR)}" in text
+    hours = rows["jupiter"]["whole_run"]["num_gpu_hours"]
+    held = planned(cli, *question, "--budget", f"gpu-hours={2 * hours:.0f}")["compared"]["systems"]
+    assert [row["fits"] for row in held] == [True, False]
+    assert "budget gpu-hours" in held[1]["reason"]

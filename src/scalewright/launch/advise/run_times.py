@@ -127,11 +127,11 @@ def planned_run(plan: dict[str, Any], *, where: str, margin_frac: float, startup
         counts = [
             NodeCount(
                 num_nodes=int(row["num_nodes"]), num_gpus=int(row["num_gpus"]), layout=str(row["layout"]),
-                run_s=time_s * float(row["step_time_s"]) / step_s,
-                high_s=time_s * high_ratio * float(row["step_time_s"]) / step_s,
+                run_s=run_s, high_s=run_s * high_ratio,
             )
             for row in plan["scaling"]
             if row["fits"] and (int(row["num_gpus"]) % per_node == 0 or int(row["num_nodes"]) == 1)
+            for run_s in [float(row.get("run_time_s", time_s * float(row["step_time_s"]) / step_s))]
         ]  # fmt: skip
         point = whole["checkpoint"]
         saving = Saving(**{key: float(point[key]) for key in ("size_bytes", "write_s", "stall_s", "read_s")})
