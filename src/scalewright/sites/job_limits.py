@@ -26,13 +26,14 @@ def most_nodes(site: Site) -> int | None:
     Where the profile names no usual partition, it is what the largest one allows.
     """
     usual, qos = site.select.partition, site.find_qos(site.select.qos or "normal")
-    partitions = [rule for rule in site.each_partition(usual) if rule is not None] if usual else site.partitions
-    names = ("", *(rule.name for rule in partitions))
-    sizes = [size.max_nodes for size in site.size_bins if not usual or size.partition in names]
+    sizes = [size.max_nodes for size in site.size_bins if not usual or size.partition in ("", *usual.split(","))]
     limits = [max(sizes)] if sizes else []
-    named = [rule.max_nodes for rule in partitions if rule.max_nodes is not None]
-    if named and len(named) == len(partitions):  # Slurm takes the one of several that allows the job
-        limits.append(max(named))
+    named = [rule.max_nodes for rule in (site.each_partition(usual) if usual else site.partitions)]
+    known = [limit for limit in named if limit is not None]
+    if usual:
+        limits += known
+    elif known and len(known) == len(named):
+        limits.append(max(known))
     if qos is not None and qos.max_nodes is not None:
         limits.append(qos.max_nodes)
     return min(limits, default=None)
