@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from hypothesis import core as hypothesis_core
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
@@ -22,9 +23,12 @@ from forked_cli import ForkedCli, StartedCall
 # take every worker ten seconds besides.
 providers._get_local_constants = lambda: providers._local_constants
 
+SEED = "SCALEWRIGHT_TEST_SEED"
+"""Variable with the seed of the tier `search`. Without it every run draws the same examples."""
 # How long an example takes says how busy the machine is, and nothing about the code.
-settings.register_profile("any-machine", deadline=None)
-settings.load_profile("any-machine")
+settings.register_profile("every-day", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None, database=None)
+settings.load_profile("search" if SEED in os.environ else "every-day")
 
 # For every process of the tests: threads that wait for each other on a busy machine make small steps many times longer.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -37,6 +41,20 @@ DROPPED = {"FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS"}
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: compares times, so that no other test may run beside it")
+    config.addinivalue_line("markers", "drawn: draws its examples; the tier `search` draws others")
+    if SEED in os.environ:
+        hypothesis_core.global_force_seed = int(os.environ[SEED])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("drawn")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if SEED in os.environ and terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(f"{SEED}={os.environ[SEED]} draws these examples again")
 
 
 class Cli(Protocol):

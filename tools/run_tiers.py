@@ -2,6 +2,9 @@
 
     .venv/bin/python tools/run_tiers.py [--tier NAME]... [--minutes N]
 
+The tier `search` runs only if it is named: tests that draw their examples draw new ones, by a seed that is printed.
+With --minutes every round has its own seed; SCALEWRIGHT_TEST_SEED=N chooses the first.
+
 As root on a Debian-like system the programs that a tier needs are installed first; elsewhere a tier without its
 programs is skipped, or only those of its tests that need them. A skipped tier counts as one skip. With CI=true every
 skip but that of the gpu tier is a failure.
@@ -13,6 +16,7 @@ import argparse
 import functools
 import importlib.util
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -33,6 +37,8 @@ MOST_TRIED_AGAIN = 3
 """More failures than these are no accident."""
 ENGINES_PYTHON = "TEST_ENGINES_PYTHON"
 """Variable that names the interpreter of the tier `engines`."""
+SEED = "SCALEWRIGHT_TEST_SEED"
+"""Variable that chooses the seed of the tier `search`."""
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 STATIC = (("ruff", "format", "--check", "."), ("ruff", "check", "."), ("mypy",), ("lint-imports", "--no-logo"))
@@ -69,9 +75,12 @@ PARTS = {
     "netns": (Part("netns", ("tests/netns",)),),
     "engines": (Part("engines", ("tests/engine_runs",), TWO_FILES),),
     "browser": (Part("browser", ("tests/browser",)),),
+    "search": (Part("drawn", options=HALVES, narrowed=UNIT),),
 }
 TIERS = ("static", *PARTS)
-GROUPS = (("unit",), ("ranks",), ("kills", "static"), ("slurm", "browser"), ("engines",), ("netns",))
+ONLY_NAMED = ("search",)
+"""Tiers that run only if they are named: what they try is different each time."""
+GROUPS = (("unit",), ("ranks",), ("kills", "static"), ("slurm", "browser"), ("engines",), ("netns",), ("search",))
 """Tiers of a group run at once, the groups one after the other. Practice clusters and runs that are killed leave cores
 idle while they wait; the browser and static checks need no exact times. What measures shaped links runs alone. The
 first of a group prints as it goes, the others at their end."""
@@ -198,8 +207,10 @@ def pytest_once(part: Part, result: Result, folder: Path, *options: str, streams
     given = ("-o", "addopts=-q --strict-markers --strict-config", "-o", f"cache_dir={folder / 'cache'}")
     command = [sys.executable, "-m", "pytest", "-ra", *given, "-m", part.chosen, *options, f"--junit-xml={xml}"]
     command += part.folders
-    output = None if streams else subprocess.PIPE
-    done = subprocess.run(command, cwd=ROOT, env=environment(), stdout=output, stderr=output, text=True, check=False)
+    output, env = None if streams else subprocess.PIPE, environment()
+    if result.tier != "search":
+        env.pop(SEED, None)
+    done = subprocess.run(command, cwd=ROOT, env=env, stdout=output, stderr=output, text=True, check=False)
     if not streams:
         print(f"\n{result.tier}\n{done.stdout}{done.stderr}", end="", flush=True)
     if xml.exists():
@@ -285,7 +296,10 @@ def run_group(tiers: list[str]) -> list[Result]:
     return [results[tier] for tier in tiers]
 
 
-def run_round(chosen: list[str]) -> list[Result]:
+def run_round(chosen: list[str], seed: str | None = None) -> list[Result]:
+    if "search" in chosen:
+        os.environ[SEED] = seed or str(random.SystemRandom().randrange(2**31))
+        print(f"search: {SEED}={os.environ[SEED]}", flush=True)
     groups = [[tier for tier in group if tier in chosen] for group in GROUPS]
     return [result for group in groups if group for result in run_group(group)]
 
@@ -308,10 +322,11 @@ def main() -> int:
     parser.add_argument("--tier", action="append", choices=TIERS, help="run this tier only (repeatable)")
     parser.add_argument("--minutes", type=float, default=0, help="run the tiers again until this time is up")
     args = parser.parse_args()
-    chosen = [tier for tier in TIERS if tier in (args.tier or TIERS)]
+    everyday = [tier for tier in TIERS if tier not in ONLY_NAMED]
+    chosen = [tier for tier in TIERS if tier in (args.tier or everyday)]
     started = time.monotonic()
 
-    results = run_round(chosen)
+    results = run_round(chosen, os.environ.get(SEED))
     while time.monotonic() < started + 60 * args.minutes and not any(r.failed for r in results):
         results += run_round(chosen)
     skipped = any(r.skipped for r in results)
