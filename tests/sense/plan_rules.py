@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
-
-from sense.questions import CATALOG, Asked, changed_words, question_of
-from sense.rules import SAME, equal, first_of, never_above, rule
 
 from scalewright.planner.answer import Answer, answer, unselected
 from scalewright.planner.plan import Plan, make_plan, what_if
 from scalewright.planner.search.search import objective_value
+from sense.questions import CATALOG, Asked, changed_words, question_of
+from sense.rules import SAME, equal, first_of, never_above, rule
 
 # Plans.
 
 
 def figure(plan: Plan) -> float:
-    """What the plan's objective makes least, of its best layout."""
-    assert plan.best is not None
-    return objective_value(unselected(plan.best), plan.request.objective)
+    """What the plan's objective makes least, of the layout that the plan names as having the least."""
+    assert plan.choice is not None
+    return objective_value(unselected(plan.choice.fastest), plan.request.objective)
 
 
 @rule("plan")
@@ -51,7 +51,9 @@ def more_memory_never_makes_a_plan_worse(asked: Asked) -> str | None:
 
     request = asked.request
     large = replace(request, machine=replace(request.machine, memory_bytes=1.5 * request.machine.memory_bytes))
-    return never_above(figure(make_plan(CATALOG, large)), figure(asked.plan), "with 1.5 x the memory, and before", slack=1e-6)
+    return never_above(
+        figure(make_plan(CATALOG, large)), figure(asked.plan), "with 1.5 x the memory, and before", slack=1e-6
+    )
 
 
 @rule("plan")
@@ -63,7 +65,9 @@ def the_best_comes_first(asked: Asked) -> str | None:
         if not other.fits:
             return f"{other.question.layout.brief} does not fit"
     values = [objective_value(unselected(one), plan.request.objective) for one in plan.alternatives]
-    return first_of(*(never_above(a, b, "an alternative, and the next", slack=1e-6) for a, b in zip(values, values[1:], strict=False)))
+    return first_of(
+        *(never_above(a, b, "an alternative, and the next", slack=1e-6) for a, b in itertools.pairwise(values))
+    )
 
 
 @rule("plan")
@@ -74,8 +78,18 @@ def a_plan_is_its_prediction(asked: Asked) -> str | None:
     for one in (plan.best, *plan.alternatives[:2]):
         alone = answer(one.question)
         if said := first_of(
-            equal(unselected(one).time_s, alone.time_s, f"time of {one.question.layout.brief} in the plan, and alone", slack=1e-6),
-            equal(one.memory_bytes, alone.memory_bytes, f"memory of {one.question.layout.brief} in the plan, and alone", slack=1e-6),
+            equal(
+                unselected(one).time_s,
+                alone.time_s,
+                f"time of {one.question.layout.brief} in the plan, and alone",
+                slack=1e-6,
+            ),
+            equal(
+                one.memory_bytes,
+                alone.memory_bytes,
+                f"memory of {one.question.layout.brief} in the plan, and alone",
+                slack=1e-6,
+            ),
         ):
             return said
     return ""
@@ -107,7 +121,14 @@ def efficiency_never_exceeds_one(asked: Asked) -> str | None:
         for nodes, value in values:
             if value > 1.01:
                 return f"{name} is {value:.3f} on {nodes} nodes"
-        if name == "weak_frac" and (said := first_of(*(never_above(b[1], a[1], f"{name} on {b[0]} nodes, and on {a[0]}", slack=0.01) for a, b in zip(values, values[1:], strict=False)))):
+        if name == "weak_frac" and (
+            said := first_of(
+                *(
+                    never_above(b[1], a[1], f"{name} on {b[0]} nodes, and on {a[0]}", slack=0.01)
+                    for a, b in itertools.pairwise(values)
+                )
+            )
+        ):
             return said
     return ""
 
@@ -148,16 +169,23 @@ def a_budget_that_suffices_changes_nothing(asked: Asked) -> str | None:
     if ample.best.question.layout != plan.best.question.layout:
         return f"{plan.best.question.layout.brief} became {ample.best.question.layout.brief}"
     nodes = int(asked.words["nodes"])
-    tight = asked.planned_with(tokens="10B", nodes=f"{nodes},{2 * nodes}", budget=f"gpu-hours={plan.run.num_gpu_hours * 1.01:.6f}")
+    tight = asked.planned_with(
+        tokens="10B", nodes=f"{nodes},{2 * nodes}", budget=f"gpu-hours={plan.run.num_gpu_hours * 1.01:.6f}"
+    )
     assert tight.run is not None
-    return never_above(tight.run.num_gpu_hours, plan.run.num_gpu_hours * 1.01, "GPU-hours of the plan, and its budget", slack=1e-6)
+    return never_above(
+        tight.run.num_gpu_hours, plan.run.num_gpu_hours * 1.01, "GPU-hours of the plan, and its budget", slack=1e-6
+    )
 
 
 @rule("plan")
 def a_longer_list_begins_alike(asked: Asked) -> str | None:
     """A plan that lists more layouts lists the same ones first."""
     few, many = (asked.planned_with(top=n) for n in (3, 8))
-    names = [[one.question.layout.brief for one in (plan.best, *plan.alternatives) if one is not None] for plan in (few, many)]
+    names = [
+        [one.question.layout.brief for one in (plan.best, *plan.alternatives) if one is not None]
+        for plan in (few, many)
+    ]
     return "" if names[1][: len(names[0])] == names[0] else f"{names[0]} and {names[1]}"
 
 
@@ -166,7 +194,10 @@ def a_plan_is_a_document(asked: Asked) -> str | None:
     """A plan asked twice is one document with one id, which survives JSON."""
     first, second = asked.plan.as_document(), asked.planned_with().as_document()
     read = json.loads(json.dumps(first, allow_nan=False))
-    return first_of("" if first == second else "asked twice, the documents differ", "" if read == first else "read again, it differs")
+    return first_of(
+        "" if first == second else "asked twice, the documents differ",
+        "" if read == first else "read again, it differs",
+    )
 
 
 @rule("plan")
@@ -175,7 +206,9 @@ def the_fewest_devices_suffice(asked: Asked) -> str | None:
     full = next((row for row in asked.plan.minimum if row.mode.name == "full"), None)
     if full is None or full.num_gpus is None:
         return "something fits, and no number of devices suffices" if full is not None else None
-    return never_above(full.num_gpus, asked.plan.result.space.num_gpus, "fewest devices, and those on which something fits")
+    return never_above(
+        full.num_gpus, asked.plan.result.space.num_gpus, "fewest devices, and those on which something fits"
+    )
 
 
 @rule("plan")
@@ -186,7 +219,9 @@ def a_what_if_of_a_plan_searches_as_a_plan(asked: Asked) -> str | None:
         return None
     other, direct = what_if(CATALOG, asked.plan, fix).after, asked.planned_with(fix=fix)
     assert direct.best is not None
-    return equal(unselected(other).time_s, unselected(direct.best).time_s, f"what-if {fix}, and the plan with it", slack=1e-6)
+    return equal(
+        unselected(other).time_s, unselected(direct.best).time_s, f"what-if {fix}, and the plan with it", slack=1e-6
+    )
 
 
 # Vision.
@@ -216,7 +251,8 @@ def deeper_networks_never_cost_less(asked: Asked) -> str | None:
     less, more = (question_of(changed_words(asked.words, {"model": name})) for name in asked.chance.choice(pairs))
     one, two = answer(less), answer(more)
     return first_of(
-        never_above(one.time_s, two.time_s, f"time of {less.spec.id}, and of {more.spec.id}"), never_above(one.memory_bytes, two.memory_bytes, "memory, and of the deeper one"),
+        never_above(one.time_s, two.time_s, f"time of {less.spec.id}, and of {more.spec.id}"),
+        never_above(one.memory_bytes, two.memory_bytes, "memory, and of the deeper one"),
         never_above(one.vision.model_flop, two.vision.model_flop, "arithmetic, and of the deeper one"),
     )
 
@@ -226,9 +262,18 @@ def an_epoch_takes_at_least_its_images(asked: Asked) -> str | None:
     """An epoch takes at least its images at the slower rate of devices and loaders, and no rate exceeds the loader's."""
     one, figures = asked.answer, asked.answer.vision
     return first_of(
-        never_above(figures.epoch_images_per_s, one.rate_per_s, "images per second of the epoch, and of steps", slack=1e-6),
-        never_above(figures.epoch_images_per_s, float(figures.loader.num_images_per_s), "images per second of the epoch, and of the loader", slack=1e-6),
-        never_above(1_281_167 / figures.epoch_images_per_s, figures.epoch_s, "images over their rate, and the epoch", slack=0.01),
+        never_above(
+            figures.epoch_images_per_s, one.rate_per_s, "images per second of the epoch, and of steps", slack=1e-6
+        ),
+        never_above(
+            figures.epoch_images_per_s,
+            float(figures.loader.num_images_per_s),
+            "images per second of the epoch, and of the loader",
+            slack=1e-6,
+        ),
+        never_above(
+            1_281_167 / figures.epoch_images_per_s, figures.epoch_s, "images over their rate, and the epoch", slack=0.01
+        ),
     )
 
 
@@ -249,14 +294,22 @@ def images_load_no_slower_with_more(asked: Asked) -> str | None:
     from sense.cluster_rules import faster_storage
 
     slow, fast = (asked.with_words(num_loaders=n) for n in (2, 4))
-    checks = [never_above(fast.time_s, slow.time_s, "4 loaders, and 2"), never_above(fast.vision.epoch_s, slow.vision.epoch_s, "epoch with 4 loaders, and with 2")]
+    checks = [
+        never_above(fast.time_s, slow.time_s, "4 loaders, and 2"),
+        never_above(fast.vision.epoch_s, slow.vision.epoch_s, "epoch with 4 loaders, and with 2"),
+    ]
     feed = asked.question.feed
     if feed.storage is not None:
         from dataclasses import replace
 
         quick = faster_storage(feed.storage, 2.0)
         other = asked.asked_with(feed=replace(feed, storage=quick, epoch_storage=quick))
-        checks += [never_above(other.time_s, asked.answer.time_s, "storage twice as fast, and before"), never_above(other.vision.epoch_s, asked.answer.vision.epoch_s, "epoch with storage twice as fast, and before")]
+        checks += [
+            never_above(other.time_s, asked.answer.time_s, "storage twice as fast, and before"),
+            never_above(
+                other.vision.epoch_s, asked.answer.vision.epoch_s, "epoch with storage twice as fast, and before"
+            ),
+        ]
     return first_of(*checks)
 
 

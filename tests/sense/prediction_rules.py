@@ -8,22 +8,28 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from sense.questions import CATALOG, Asked, changed_words, layout_text, question_of
-from sense.rules import SAME, equal, first_of, never_above, rule
-
 from scalewright.catalog.types import Accelerator
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.energy import Facility
 from scalewright.costs.machine import Machine
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.question import ask
+from sense.questions import CATALOG, Asked, changed_words, layout_text, question_of
+from sense.rules import SAME, equal, first_of, never_above, rule
 
 EVERY = ("training", "vision", "generation", "rl")
 LANGUAGE = ("training", "generation", "rl")
 
 
 def breakdowns(prediction: Answer) -> list[Breakdown]:
-    found = [prediction.time, prediction.memory, prediction.host_memory, prediction.energy, prediction.money, prediction.carbon]
+    found = [
+        prediction.time,
+        prediction.memory,
+        prediction.host_memory,
+        prediction.energy,
+        prediction.money,
+        prediction.carbon,
+    ]
     return [one for one in found if one is not None]
 
 
@@ -49,7 +55,9 @@ def faster_memory(machine: Machine, times: float) -> Machine:
 def faster_products(device: Accelerator, times: float) -> Accelerator:
     """The device with units that much faster, at as much more power, so that power limits it no sooner."""
     rates = {
-        table: {name: fact.model_copy(update={"value": fact.value * times}) for name, fact in getattr(device, table).items()}
+        table: {
+            name: fact.model_copy(update={"value": fact.value * times}) for name, fact in getattr(device, table).items()
+        }
         for table in ("peak", "best_matmul", "sustained_matmul")
     }
     power = {
@@ -124,7 +132,9 @@ def nothing_is_faster_than_its_arithmetic(asked: Asked) -> str | None:
             if asked.answer.rl.budget is not None or question.mode.is_lora:
                 return None
             flop = 6.0 * (spec.num_active_params - _table_params(asked)) * asked.answer.num_units
-            return never_above(flop / question.layout.num_gpus / peak, asked.answer.time_s, "arithmetic of the updates and step")
+            return never_above(
+                flop / question.layout.num_gpus / peak, asked.answer.time_s, "arithmetic of the updates and step"
+            )
     return never_above(flop / question.num_gpus / peak, asked.answer.time_s, "arithmetic and step")
 
 
@@ -141,7 +151,11 @@ def every_figure_is_finite(asked: Asked) -> str | None:
         if isinstance(value, float) and not math.isfinite(value):
             return f"{name} is {value}"
         key = name.rpartition(".")[2].partition("[")[0]
-        if isinstance(value, int | float) and value < 0 and key.endswith(("_s", "_bytes", "_j", "_usd", "_frac", "_flop")):
+        if (
+            isinstance(value, int | float)
+            and value < 0
+            and key.endswith(("_s", "_bytes", "_j", "_usd", "_frac", "_flop"))
+        ):
             return f"{name} is {value}"
     return ""
 
@@ -219,7 +233,9 @@ def _priced(asked: Asked) -> Facility | None:
     facility = asked.question.facility
     if facility is None:
         return None
-    return replace(facility, usd_per_s_per_gpu=facility.usd_per_s_per_gpu or 1e-3, kgco2e_per_j=facility.kgco2e_per_j or 1e-7)
+    return replace(
+        facility, usd_per_s_per_gpu=facility.usd_per_s_per_gpu or 1e-3, kgco2e_per_j=facility.kgco2e_per_j or 1e-7
+    )
 
 
 @rule(*EVERY)
@@ -350,7 +366,9 @@ def what_fits_needs_no_more_than_there_is(asked: Asked) -> str | None:
     """A layout that fits needs at most the device's memory, and what it allocates is at most what the device shows."""
     one = asked.answer
     return first_of(
-        never_above(one.memory_bytes, one.device_bytes, "allocated, and shown by the device") if asked.kind != "rl" else "",
+        never_above(one.memory_bytes, one.device_bytes, "allocated, and shown by the device")
+        if asked.kind != "rl"
+        else "",
         never_above(one.needed_bytes, asked.machine.memory_bytes, "needed, and there") if one.fits else "",
     )
 
@@ -403,7 +421,9 @@ def many_predictions_are_single_ones(asked: Asked) -> str | None:
         "mfu_frac": getattr(alone.figures, "mfu_frac", None) if asked.kind == "training" else None,
     }  # fmt: skip
     for name, value in pairs.items():
-        if value is not None and (said := equal(float(columns[name][1]), value, f"{name} of many, and of one", slack=1e-6)):
+        if value is not None and (
+            said := equal(float(columns[name][1]), value, f"{name} of many, and of one", slack=1e-6)
+        ):
             return said
     return "" if bool(columns["fits"][1]) == alone.fits else "fits of many, and of one"
 
@@ -436,7 +456,9 @@ def grown_shape(asked: Asked) -> tuple[str, dict[str, Any]]:
     }
     if shape.moe is not None:
         larger["expert_ffn"] = {"moe": shape.moe.model_copy(update={"expert_ffn": 2 * shape.moe.expert_ffn})}
-        larger["top_k"] = {"moe": shape.moe.model_copy(update={"top_k": min(shape.moe.top_k + 1, shape.moe.num_experts)})}
+        larger["top_k"] = {
+            "moe": shape.moe.model_copy(update={"top_k": min(shape.moe.top_k + 1, shape.moe.num_experts)})
+        }
     name = asked.chance.choice(list(larger))
     return name, larger[name]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -31,7 +32,9 @@ FIXED_SYSTEMS = ("laptop",)
 
 
 @cache
-def place_at(system: str, partition: str | None = None, transport: str | None = None, network: str | None = None) -> Place:
+def place_at(
+    system: str, partition: str | None = None, transport: str | None = None, network: str | None = None
+) -> Place:
     return resolve_place(CATALOG, system, partition=partition, transport=transport, network=network)
 
 
@@ -75,6 +78,8 @@ class Asked:
     words: Words
     seed: int
     chance: random.Random = field(default_factory=random.Random)
+    fault: str = ""
+    """The exception that the question itself ended in, where it was no refusal."""
 
     def drawn_for(self, rule: str) -> Asked:
         """The same question with the chance that this rule always has for it."""
@@ -152,7 +157,15 @@ class Asked:
 
     @property
     def text(self) -> str:
-        return json.dumps({"kind": self.kind, **self.words}, default=str)
+        """The question as a command, or as its words where no command asks it."""
+        if self.kind in ("run", "network", "storage"):
+            return f"{self.kind}: {json.dumps(self.words)}"
+        options = {
+            **self.words,
+            **{k: layout_text(self.words[k]) for k in ("layout", "generate", "rl") if k in self.words},
+        }
+        flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
+        return f"scalewright {'plan' if self.kind == 'plan' else 'predict'} {flags}"
 
 
 def changed_words(words: Words, changes: Words) -> Words:
@@ -221,7 +234,14 @@ def _training_layout(chance: random.Random, spec: ModelSpec, machine: Machine, m
     cp = chance.choice([1, 1, 1, *[n for n in (2, 4, 8) if rest % n == 0 and shape.seq % (2 * n) == 0]])
     dp = rest // cp
     mbs = chance.choice((1, 1, 2, 4, 8))
-    knobs: Words = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "mbs": mbs, "gbs": dp * mbs * chance.choice((1, 2, 4, 8, 16, 6))}
+    knobs: Words = {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "dp": dp,
+        "mbs": mbs,
+        "gbs": dp * mbs * chance.choice((1, 2, 4, 8, 16, 6)),
+    }
     if pp > 1 and chance.random() < 0.3:
         knobs["vpp"] = chance.choice((2, 3, 4))
     if shape.moe is not None and chance.random() < 0.7:
@@ -290,7 +310,10 @@ def _generation(chance: random.Random) -> Words:
         request["weights"] = chance.choice(("int4", "int8", "fp8"))
     if chance.random() < 0.2:
         request["engine"] = chance.choice(CATALOG.ids("engines"))
-    words["layout"] = {**_serving_layout(chance, spec, machine), "gbs": each * chance.choice((1, 2, 8, 30, 64, 256, 389, 1024, 2048))}
+    words["layout"] = {
+        **_serving_layout(chance, spec, machine),
+        "gbs": each * chance.choice((1, 2, 8, 30, 64, 256, 389, 1024, 2048)),
+    }
     words["precision"] = _precision(chance, machine)
     words["generate"] = request
     return words
@@ -387,7 +410,7 @@ def _network(chance: random.Random) -> Words:
     words = _place(chance)
     machine = machine_of(words)
     most = _num_nodes(chance, machine) * machine.gpus_per_node
-    ranks = chance.choice([2 ** n for n in range(1, 16) if 2 ** n <= most] or [most])
+    ranks = chance.choice([2**n for n in range(1, 16) if 2**n <= most] or [most])
     stride = chance.choice([n for n in (1, 1, 2, 4, 8, 64) if n * ranks <= most] or [1])
     job = chance.choice((ranks * stride, most))
     words["group"] = {"num_ranks": ranks, "stride": stride, "num_job_devices": job}
@@ -423,12 +446,12 @@ KINDS: dict[str, Kind] = {
     "run": Kind(draw=_whole_run, weight=100, num_rules=8),
     "network": Kind(draw=_network, weight=70, num_rules=10),
     "storage": Kind(draw=_storage, weight=50, num_rules=10),
-    "plan": Kind(draw=_plan, weight=10, num_rules=3),
+    "plan": Kind(draw=_plan, weight=8, num_rules=3),
 }  # fmt: skip
 
 
 def is_asked(asked: Asked) -> bool:
-    """Whether the words make a question that can be answered."""
+    """Whether the words make a question that is answered, or one that ends in a fault."""
     try:
         match asked.kind:
             case "plan":
@@ -436,13 +459,16 @@ def is_asked(asked: Asked) -> bool:
             case "run":
                 return asked.run.time_s > 0.0
             case "network":
-                return asked.path.num_ranks > 1
+                return float(asked.path.num_ranks) > 1
             case "storage":
                 return True
             case _:
                 return asked.answer.time_s > 0.0
     except ScalewrightError:
         return False
+    except Exception:
+        asked.fault = traceback.format_exc()
+        return True
 
 
 def questions(first: int, num: int, kinds: tuple[str, ...] = tuple(KINDS)) -> Iterator[Asked]:

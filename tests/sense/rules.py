@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import traceback
 from collections import defaultdict
@@ -9,9 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sense.questions import KINDS, Asked, Words, is_asked
-
 from scalewright.errors import ScalewrightError
+from sense.questions import KINDS, Asked, Words, is_asked
 
 Check = Callable[[Asked], str | None]
 """Empty: the rule holds. A sentence: it does not. None: the question says nothing of it."""
@@ -37,7 +37,8 @@ def rule(*kinds: str) -> Callable[[Check], Check]:
 
     def declared(check: Check) -> Check:
         sentence = (check.__doc__ or "").strip()
-        assert sentence.endswith(".") and "\n" not in sentence, f"{check.__name__}: one sentence, on one line"
+        assert sentence.endswith("."), f"{check.__name__}: a sentence"
+        assert "\n" not in sentence, f"{check.__name__}: on one line"
         assert check.__name__ not in RULES, check.__name__
         RULES[check.__name__] = Rule(name=check.__name__, kinds=kinds, sentence=sentence, check=check)
         return check
@@ -47,6 +48,15 @@ def rule(*kinds: str) -> Callable[[Check], Check]:
 
 def rules_of(kind: str) -> list[Rule]:
     return [one for one in RULES.values() if kind in one.kinds]
+
+
+ANSWERED = "every_question_is_answered_or_refused"
+
+
+@rule(*KINDS)
+def every_question_is_answered_or_refused(asked: Asked) -> str | None:
+    """Every question is answered, or refused in one sentence: none ends in another exception."""
+    return asked.fault and f"ends in {asked.fault.splitlines()[-1]} at {asked.fault.splitlines()[-3].strip()}"
 
 
 # What rules compare with.
@@ -70,6 +80,31 @@ def first_of(*checks: str) -> str:
     return next((one for one in checks if one), "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counterexample:
+    """A question that breaks a rule, as small as it was made."""
+
+    rule: str
+    asked: Asked
+    said: str
+
+    @property
+    def line(self) -> str:
+        """One line of `found.jsonl`."""
+        return json.dumps(
+            {"rule": self.rule, "kind": self.asked.kind, "seed": self.asked.seed, "words": self.asked.words}
+        )
+
+    def __str__(self) -> str:
+        return f"question {self.asked.seed}: {self.said}\n      {self.asked.text}"
+
+
+def counterexample(line: str) -> tuple[Rule, Asked]:
+    """The rule and the question of a line of `found.jsonl`."""
+    one = json.loads(line)
+    return RULES[one["rule"]], Asked(kind=one["kind"], words=one["words"], seed=one["seed"])
+
+
 @dataclass(slots=True)
 class Counts:
     """What came of one rule."""
@@ -77,7 +112,7 @@ class Counts:
     asked: int = 0
     checked: int = 0
     violated: int = 0
-    examples: list[str] = field(default_factory=list)
+    examples: list[Counterexample] = field(default_factory=list)
 
     def add(self, other: Counts, most_examples: int = 5) -> None:
         self.asked += other.asked
@@ -108,6 +143,8 @@ def check_all(questions: Iterator[Asked], *, only: tuple[str, ...] = (), most_ex
     counts: dict[str, Counts] = defaultdict(Counts)
     for asked in questions:
         rules = [one for one in rules_of(asked.kind) if one.name in only] if only else chosen_rules(asked)
+        if asked.fault:
+            rules = [RULES[ANSWERED]]
         for one in rules:
             count, said = counts[one.name], verdict(one, asked)
             count.asked += 1
@@ -116,7 +153,7 @@ def check_all(questions: Iterator[Asked], *, only: tuple[str, ...] = (), most_ex
                 count.violated += 1
                 if len(count.examples) < most_examples:
                     small, what = shrunk(one, asked, said)
-                    count.examples.append(f"question {asked.seed}: {what}\n      {small.text}")
+                    count.examples.append(Counterexample(rule=one.name, asked=small, said=what))
     return dict(counts)
 
 
@@ -124,7 +161,10 @@ PLAIN: Words = {
     "network": None, "transport": None, "partition": None, "stack": None, "precision": None, "optimizer": None,
     "mode": None, "storage": None, "samples": None, "num_loaders": None, "seq": None, "objective": None, "fix": None,
 }  # fmt: skip
-SIMPLE = {"model": ("gpt2", "llama2-7b", "mixtral-8x7b", "resnet-50"), "system": ("generic-h100", "generic-a100", "leonardo")}
+SIMPLE = {
+    "model": ("gpt2", "llama2-7b", "mixtral-8x7b", "resnet-50"),
+    "system": ("generic-h100", "generic-a100", "leonardo"),
+}
 MOST_TRIES = 60
 
 
@@ -138,10 +178,7 @@ def shrunk(one: Rule, asked: Asked, said: str) -> tuple[Asked, str]:
             if tries > MOST_TRIES:
                 break
             other = Asked(kind=asked.kind, words=words, seed=asked.seed)
-            try:
-                what = verdict(one, other) if is_asked(other) else None
-            except Exception:
-                what = None
+            what = verdict(one, other) if is_asked(other) else None
             if what:
                 asked, said, found = other, what, True
                 break
@@ -163,7 +200,16 @@ def _simpler(words: Words) -> Iterator[Words]:
             if name not in ("prompt", "response", "prompts", "samples"):
                 yield {**words, group: {k: v for k, v in words[group].items() if k != name}}
     knobs: dict[str, Any] = words.get("layout", {})
-    for name, plain in (("vpp", 1), ("ep", 1), ("cp", 1), ("sp", 0), ("recompute", "none"), ("zero", 0), ("pp", 1), ("tp", 1)):
+    for name, plain in (
+        ("vpp", 1),
+        ("ep", 1),
+        ("cp", 1),
+        ("sp", 0),
+        ("recompute", "none"),
+        ("zero", 0),
+        ("pp", 1),
+        ("tp", 1),
+    ):
         if name in knobs and knobs[name] != plain:
             yield {**words, "layout": {**knobs, name: plain}}
     if isinstance(knobs.get("dp"), int) and knobs["dp"] > 1 and knobs.get("gbs", 0) % 2 == 0 and knobs["dp"] % 2 == 0:

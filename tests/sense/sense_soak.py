@@ -3,12 +3,14 @@
     python tests/sense/sense_soak.py --questions 200000 --seed 1 --processes 2
     python tests/sense/sense_soak.py --rules more_nodes_are_never_more_efficient --questions 2000
 
-The same seed asks the same questions. `--write` writes docs/sense.md with the rules and their counts.
+The same seed asks the same questions. `--write` writes docs/sense.md with the rules and their counts, `--keep` adds the
+smallest counterexamples to a file.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import sys
@@ -16,13 +18,18 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sense import every_rule  # noqa: F401
+from sense.every_rule import FILES
 from sense.questions import KINDS, questions
-from sense.rules import RULES, Counts, check_all
+from sense.rules import RULES, Counts, Rule, check_all
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "sense.md"
+RESULTS = ROOT / "benchmarks" / "results" / "sense_soak.json"
 
 SHARE = 100
 """Questions that one process is given at once."""
@@ -80,8 +87,77 @@ def table(totals: dict[str, Counts]) -> str:
         one = totals.get(name, Counts())
         lines.append(f"{name:<58}{one.asked:>9}{one.checked:>9}{one.violated:>9}")
     for name, one in totals.items():
-        lines += [f"\n{name}: {RULES[name].sentence}", *(f"  {example}" for example in one.examples)] if one.examples else []
+        lines += (
+            [f"\n{name}: {RULES[name].sentence}", *(f"  {example}" for example in one.examples)] if one.examples else []
+        )
     return "\n".join(lines)
+
+
+PAGE_TEXT = """# Rules of sense
+
+After this page you know which rules every prediction, plan and run of Scalewright keeps, and how they are checked.
+
+A rule is one sentence and one function in `tests/sense`. Random questions over all catalogued systems, transports, models, layouts,
+precisions and stacks are asked whether it holds. A question is changed in one thing, such as a faster link or a longer sequence, and
+both answers are compared.
+
+```sh
+.venv/bin/python -m pytest -q tests/sense                                           # 1,000 questions, the same ones each time
+.venv/bin/python tests/sense/sense_soak.py --questions 200000 --seed 7 --write      # 200,000 others, and this page
+.venv/bin/python tests/sense/sense_soak.py --rules accumulation_is_not_free --questions 2000
+```
+
+A violated rule is printed with the smallest question that was found for it, as a command. `--keep` stores that question in
+`tests/sense/found.jsonl`, and every run of the tests asks it from then on.
+
+A question that a rule says nothing of, because the change is refused or does not apply, is asked and not checked.
+
+<!-- fixed:tests/sense/sense_soak.py --write, benchmarks/results/sense_soak.json -->
+{summary}
+{tables}
+<!-- /fixed -->
+"""
+TITLES = {
+    "prediction_rules": "Every prediction", "training_rules": "Training", "serving_rules": "Generation and reinforcement learning",
+    "cluster_rules": "Whole runs, networks, storage", "plan_rules": "Plans, and vision",
+}  # fmt: skip
+
+
+def rules_by_file() -> dict[str, list[Rule]]:
+    """The rules under the title of their file."""
+    found = {TITLES[file.__name__.rpartition(".")[2]]: file.__name__ for file in FILES}
+    groups = {title: [one for one in RULES.values() if one.check.__module__ == name] for title, name in found.items()}
+    listed = {one.name for group in groups.values() for one in group}
+    groups["Every prediction"] += [one for one in RULES.values() if one.name not in listed]
+    return groups
+
+
+def page(results: dict[str, Any]) -> str:
+    """docs/sense.md with these counts."""
+    tables = []
+    for title, rules in rules_by_file().items():
+        rows = [f"\n## {title}\n", "| rule | asked | checked | violated |", "|---|---|---|---|"]
+        for one in rules:
+            counts = results["rules"].get(one.name, {"asked": 0, "checked": 0, "violated": 0})
+            rows.append(
+                f"| {one.sentence} | " + " | ".join(f"{counts[k]:,}" for k in ("asked", "checked", "violated")) + " |"
+            )
+        tables.append("\n".join(rows))
+    total = {k: sum(counts[k] for counts in results["rules"].values()) for k in ("asked", "checked", "violated")}
+    summary = (
+        f"{results['questions']:,} questions (seed {results['seed']}) were asked {len(RULES)} rules: {total['checked']:,} checks, "
+        f"{total['violated']:,} violated."
+    )
+    return PAGE_TEXT.format(summary=summary, tables="\n".join(tables))
+
+
+def write(totals: dict[str, Counts], *, num: int, seed: int) -> None:
+    counts = {
+        name: {k: getattr(totals.get(name, Counts()), k) for k in ("asked", "checked", "violated")} for name in RULES
+    }
+    results = {"questions": num, "seed": seed, "rules": counts}
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(results), encoding="utf-8")
 
 
 def main() -> int:
@@ -92,6 +168,8 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--rules", nargs="+", choices=list(RULES), default=[])
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing more after this time")
+    parser.add_argument("--write", action="store_true", help="write docs/sense.md and its counts")
+    parser.add_argument("--keep", type=Path, help="file to which the smallest counterexamples are added, a line each")
     options = parser.parse_args()
     seed = int(time.time()) % 100_000 if options.seed is None else options.seed
     began = time.monotonic()
@@ -99,6 +177,11 @@ def main() -> int:
         num=options.questions, seed=seed, processes=options.processes, kinds=tuple(options.kinds),
         only=tuple(options.rules), seconds=options.seconds,
     )  # fmt: skip
+    if options.write:
+        write(totals, num=done, seed=seed)
+    if options.keep is not None:
+        with options.keep.open("a", encoding="utf-8") as file:
+            file.writelines(f"{example.line}\n" for one in totals.values() for example in one.examples)
     num_checked, num_violated = (sum(getattr(one, name) for one in totals.values()) for name in ("checked", "violated"))
     sys.stdout.write(f"{table(totals)}\n")
     sys.stdout.write(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
+from scalewright.planner.answer import Answer
 from sense.questions import CATALOG, Asked
 from sense.rules import equal, first_of, never_above, rule
-
-from scalewright.planner.answer import Answer
 
 MORE = 0.01
 """What a rule on scaling leaves to rounding of shards and tiles."""
@@ -37,7 +37,9 @@ def twice_the_nodes_are_never_faster(asked: Asked) -> str | None:
         other = asked.with_layout(dp=2 * layout.dp, gbs=2 * layout.gbs)
         return never_above(asked.answer.time_s, other.time_s, "time, and on twice the devices", slack=MORE)
     other = scaled_out(asked, 2)
-    return never_above(without_update(asked.answer), without_update(other), "time, and on twice the devices", slack=MORE)
+    return never_above(
+        without_update(asked.answer), without_update(other), "time, and on twice the devices", slack=MORE
+    )
 
 
 @rule("training")
@@ -53,7 +55,9 @@ def more_nodes_are_never_more_efficient(asked: Asked) -> str | None:
     while copies[-1] * 2 <= most:
         copies.append(copies[-1] * 2)
     copies.append(most)
-    times = [without_update(asked.with_layout(dp=dp, gbs=dp * each)) for dp in sorted(set(copies)) if dp % layout.ep == 0]
+    times = [
+        without_update(asked.with_layout(dp=dp, gbs=dp * each)) for dp in sorted(set(copies)) if dp % layout.ep == 0
+    ]
     for place in range(len(times) - 1):
         if said := never_above(
             times[place], min(times[place + 1 :]), f"step on {copies[place]} copies, and the least on more", slack=MORE
@@ -75,7 +79,7 @@ def one_node_more_is_no_jump(asked: Asked) -> str | None:
     times = [
         asked.with_layout(dp=n * copies, gbs=n * copies * each).time_s for n in range(first, min(first + 5, most + 1))
     ]
-    ratios = [after / before for before, after in zip(times, times[1:], strict=False)]
+    ratios = [after / before for before, after in itertools.pairwise(times)]
     for place, ratio in enumerate(ratios):
         if ratio > 1.25 or ratio < 0.99:
             return f"from {first + place} to {first + place + 1} nodes: x {ratio:.4f}; steps {', '.join(f'{t:.4g}' for t in times)}"
@@ -100,7 +104,12 @@ def k_devices_are_at_most_k_times_as_fast(asked: Asked) -> str | None:
     if layout.num_gpus // k < 1 or machine.num_nodes_for(layout.num_gpus) > (machine.num_nodes or 10**9):
         return None
     one = asked.with_layout(**fewer)
-    return never_above(without_update(one), k * without_update(asked.answer), f"step with {name}=1, and {k} x that with {name}={k}", slack=MORE)
+    return never_above(
+        without_update(one),
+        k * without_update(asked.answer),
+        f"step with {name}=1, and {k} x that with {name}={k}",
+        slack=MORE,
+    )
 
 
 @rule("training")
@@ -126,7 +135,15 @@ def at_equal_devices_context_parallel_is_not_free(asked: Asked) -> str | None:
     each = asked.chance.choice([n for n in (2, 4, 8) if machine.gpus_per_node % n == 0] or [0])
     if not each:
         return None
-    plain = {"tp": 1, "pp": 1, "vpp": 1, "ep": 1, "zero": layout.zero if layout.zero < 3 else 1, "sp": False, "gbs": machine.gpus_per_node * layout.mbs}
+    plain = {
+        "tp": 1,
+        "pp": 1,
+        "vpp": 1,
+        "ep": 1,
+        "zero": layout.zero if layout.zero < 3 else 1,
+        "sp": False,
+        "gbs": machine.gpus_per_node * layout.mbs,
+    }
     whole = asked.with_layout(**plain, cp=1, dp=machine.gpus_per_node)
     split = asked.with_layout(**plain, cp=each, dp=machine.gpus_per_node // each)
     if split.time_s <= whole.time_s:
@@ -144,7 +161,9 @@ def accumulation_is_not_free(asked: Asked) -> str | None:
     sizes = [n for n in (1, 2, 4, 8, 16, 32) if share % n == 0]
     times = [asked.with_layout(mbs=n).time_s for n in sizes]
     for place in range(len(times) - 1):
-        if said := never_above(times[place + 1], times[place], f"micro-batches of {sizes[place + 1]}, and of {sizes[place]}"):
+        if said := never_above(
+            times[place + 1], times[place], f"micro-batches of {sizes[place + 1]}, and of {sizes[place]}"
+        ):
             return said
     return ""
 
@@ -156,7 +175,7 @@ def accumulated_passes_cost_alike(asked: Asked) -> str | None:
     share = layout.dp * layout.mbs
     first = layout.pp + asked.chance.randint(2, 6)
     times = [asked.with_layout(gbs=share * n, vpp=1).time_s for n in (first, first + 1, first + 2, first + 3)]
-    steps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    steps = [after - before for before, after in itertools.pairwise(times)]
     if min(steps) <= 0.0:
         return f"a further micro-batch takes {min(steps):.4g} s; steps {', '.join(f'{t:.6g}' for t in times)}"
     return never_above(max(steps), 1.1 * min(steps), f"longest and shortest further micro-batch after {first}")
@@ -190,7 +209,9 @@ def more_devices_never_save_device_time(asked: Asked) -> str | None:
     if layout.gbs % (2 * layout.dp * layout.mbs):
         return None
     other = asked.with_layout(dp=2 * layout.dp)
-    return never_above(without_update(asked.answer), 2 * without_update(other), "device time, and of twice the copies", slack=MORE)
+    return never_above(
+        without_update(asked.answer), 2 * without_update(other), "device time, and of twice the copies", slack=MORE
+    )
 
 
 RECOMPUTED = ("none", "selective", "operators", "full")
@@ -230,7 +251,12 @@ def useful_work_is_never_more_than_all_work(asked: Asked) -> str | None:
     return first_of(
         never_above(flop, hardware, "model FLOP and hardware FLOP") if not question.mode.is_lora else "",
         never_above(figures.mfu_frac, figures.hfu_frac, "MFU and HFU") if not question.mode.is_lora else "",
-        equal(figures.mfu_frac, flop / asked.answer.time_s / question.num_gpus / peak, "MFU, and FLOP over time and peak", slack=1e-6),
+        equal(
+            figures.mfu_frac,
+            flop / asked.answer.time_s / question.num_gpus / peak,
+            "MFU, and FLOP over time and peak",
+            slack=1e-6,
+        ),
     )
 
 
@@ -239,7 +265,9 @@ def arithmetic_does_not_depend_on_the_split(asked: Asked) -> str | None:
     """The model FLOP of a batch are the same however it is split."""
     layout = asked.question.layout
     plain = asked.with_layout(tp=1, pp=1, vpp=1, cp=1, ep=1, dp=1, mbs=1, sp=False, gbs=layout.gbs)
-    return equal(plain.transformer.model_flop, asked.answer.transformer.model_flop, "FLOP on one device, and split", slack=1e-6)
+    return equal(
+        plain.transformer.model_flop, asked.answer.transformer.model_flop, "FLOP on one device, and split", slack=1e-6
+    )
 
 
 @rule("training")
@@ -280,7 +308,9 @@ def splitting_the_model_never_takes_more_memory(asked: Asked) -> str | None:
     weights = [float(one.memory.part("weights").total) for one in (asked.answer, other)]
     return first_of(
         never_above(weights[1], weights[0], f"weights with twice the {name}, and before"),
-        never_above(other.memory_bytes, asked.answer.memory_bytes, "memory with twice the tp, and before", slack=MORE) if name == "tp" else "",
+        never_above(other.memory_bytes, asked.answer.memory_bytes, "memory with twice the tp, and before", slack=MORE)
+        if name == "tp"
+        else "",
     )
 
 
@@ -295,7 +325,7 @@ def sequence_parallelism_never_takes_more_memory(asked: Asked) -> str | None:
 
 @rule("training")
 def wider_numbers_never_take_less(asked: Asked) -> str | None:
-    """Products of 32 bit are never faster than TF32, nor TF32 than bf16, and 32-bit training never takes less memory."""
+    """Training with products of 32 bit is never faster than with TF32, nor TF32 than bf16."""
     has = set(asked.machine.accelerator.peak)
     names = [name for name in ("fp32", "tf32", "bf16") if name in has]
     if len(names) < 2 or asked.machine.accelerator.kind == "cpu":
@@ -307,13 +337,16 @@ def wider_numbers_never_take_less(asked: Asked) -> str | None:
 
 @rule("training")
 def adapters_never_cost_more_than_all_weights(asked: Asked) -> str | None:
-    """Training adapters never takes more arithmetic, state or checkpoint than training all weights."""
-    full, lora = (asked.with_words(mode=name) for name in ("full", "lora"))
+    """Training adapters never takes more arithmetic, unsharded state or checkpoint than training all weights."""
+    plain = {**asked.words["layout"], "zero": 0}
+    full, lora = (asked.with_words(mode=name, layout=plain) for name in ("full", "lora"))
     flop = [float(one.transformer.cost.hardware_flop) for one in (lora, full)]
     return first_of(
         never_above(*flop, "arithmetic of lora, and of full"),
         never_above(state_bytes(lora), state_bytes(full), "state of lora, and of full"),
-        never_above(lora.transformer.checkpoint_bytes, full.transformer.checkpoint_bytes, "checkpoints of lora, and of full"),
+        never_above(
+            lora.transformer.checkpoint_bytes, full.transformer.checkpoint_bytes, "checkpoints of lora, and of full"
+        ),
     )
 
 
@@ -335,7 +368,9 @@ def a_simpler_optimizer_never_takes_more(asked: Asked) -> str | None:
     return first_of(
         never_above(sgd.time_s, adam.time_s, "time of SGD, and of Adam"),
         never_above(sgd.memory_bytes, adam.memory_bytes, "memory of SGD, and of Adam"),
-        never_above(sgd.transformer.checkpoint_bytes, adam.transformer.checkpoint_bytes, "checkpoints of SGD, and of Adam"),
+        never_above(
+            sgd.transformer.checkpoint_bytes, adam.transformer.checkpoint_bytes, "checkpoints of SGD, and of Adam"
+        ),
     )
 
 
@@ -368,7 +403,12 @@ def experts_that_rest_cost_memory(asked: Asked) -> str | None:
 @rule("training")
 def pipelines_hold_their_fullest_rank(asked: Asked) -> str | None:
     """The memory of a step is that of the pipeline rank that holds the most."""
-    return equal(max(asked.answer.transformer.memory_bytes_per_pipeline_rank), asked.answer.memory_bytes, "fullest rank, and memory", slack=1e-6)
+    return equal(
+        max(asked.answer.transformer.memory_bytes_per_pipeline_rank),
+        asked.answer.memory_bytes,
+        "fullest rank, and memory",
+        slack=1e-6,
+    )
 
 
 @rule("training")
@@ -386,17 +426,26 @@ def more_micro_batches_shrink_the_bubble(asked: Asked) -> str | None:
 def nobody_talks_to_himself(asked: Asked) -> str | None:
     """A dimension that is not split has no communication, and one device waits for nobody."""
     time, layout = asked.answer.time, asked.question.layout
-    for name, degree in (("tensor_parallel", layout.tp), ("context_parallel", layout.cp), ("expert_parallel", layout.ep), ("pipeline_transfer", layout.pp)):
+    for name, degree in (
+        ("tensor_parallel", layout.tp),
+        ("context_parallel", layout.cp),
+        ("expert_parallel", layout.ep),
+        ("pipeline_transfer", layout.pp),
+    ):
         if degree == 1 and float(time.part(name).total) > 0.0:
             return f"{name} takes {float(time.part(name).total):.4g} s at degree 1"
     if layout.num_gpus == 1:
-        return never_above(float(time.part("communication").total) + float(time.part("stragglers").total), 0.0, "communication of one device")
+        return never_above(
+            float(time.part("communication").total) + float(time.part("stragglers").total),
+            0.0,
+            "communication of one device",
+        )
     return ""
 
 
 @rule("training")
 def a_faster_storage_is_never_slower(asked: Asked) -> str | None:
-    """A storage that reads twice as fast never makes a step slower, and samples in shards never slower than in files."""
+    """A storage twice as fast never makes a step slower, and samples in shards are never slower than in files."""
     entry = CATALOG.storage(asked.words.get("storage") or "hdd-nfs")
     facts = {
         name: fact.model_copy(update={"value": 2 * fact.value})
@@ -423,6 +472,16 @@ def a_little_more_is_a_little_more(asked: Asked) -> str | None:
     share = 1 + unit / shape.seq
     return first_of(
         never_above(asked.answer.time_s, other.time_s, "time, and of a longer sequence"),
-        never_above(other.time_s, asked.answer.time_s * share**2, f"time of {share - 1:.1%} more tokens, and the square", slack=MORE),
-        never_above(other.memory_bytes, asked.answer.memory_bytes * share**2, f"memory of {share - 1:.1%} more tokens, and the square", slack=MORE),
+        never_above(
+            other.time_s,
+            asked.answer.time_s * share**2,
+            f"time of {share - 1:.1%} more tokens, and the square",
+            slack=MORE,
+        ),
+        never_above(
+            other.memory_bytes,
+            asked.answer.memory_bytes * share**2,
+            f"memory of {share - 1:.1%} more tokens, and the square",
+            slack=MORE,
+        ),
     )

@@ -215,6 +215,7 @@ class Question:
             **({"library_norms": True} if self.library_norms else {}),
             "num_loaders": self.feed.num_loaders,
             "storage": None if self.feed.storage is None else self.feed.storage.id,
+            **({"samples": "files"} if self.feed.one_file_each else {}),
         }
 
     def _rl_input(self, rl: RlStep) -> dict[str, Any]:
@@ -224,9 +225,11 @@ class Question:
             "machine": self.machine.as_input(),
             "layout": self.layout.as_dict(),
             "precision": self.recipe.name,
+            **({} if self.recipe.optimizer == "adam" else {"optimizer": self.recipe.optimizer}),
             "stack": self.stack.id,
             "mode": str(self.mode),
             "step": {name: getattr(rl, name) for name in _named_fields(rl)},
+            **({"storage": self.feed.storage.id} if rl.sync == "file" and self.feed.storage is not None else {}),
             "rollout": self.rollout().resolved_input(),
         }
 

@@ -1,0 +1,72 @@
+"""The rules of sense hold over random questions: a thousand that are the same each time, and all that broke one before."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sense.questions import KINDS, Asked, questions
+from sense.rules import RULES, Counterexample, check_all, chosen_rules, counterexample, rule, rules_of, verdict
+from sense.sense_soak import PAGE, RESULTS, SEED_STRIDE, page
+
+SEED = int(os.environ.get("SCALEWRIGHT_TEST_SEED", "0"))
+PENDING = (
+    "more_nodes_are_never_more_efficient", "twice_the_nodes_are_never_faster", "one_node_more_is_no_jump",
+    "a_larger_job_is_never_faster", "a_neighbour_is_never_farther", "more_ranks_never_exchange_faster",
+    "k_devices_are_at_most_k_times_as_fast", "a_split_inside_a_node_is_not_free", "smaller_nodes_are_never_faster",
+    "at_equal_devices_context_parallel_is_not_free", "a_sum_takes_at_least_its_half", "accumulation_is_not_free",
+    "a_longer_tail_is_never_faster_in_rl", "lengths_that_spread_more_are_never_faster_in_rl",
+    "more_generators_are_never_slower", "weights_sent_by_peers_are_never_slower", "every_question_is_answered_or_refused",
+    "efficiency_never_exceeds_one", "a_recommendation_keeps_to_the_objective", "the_fewest_devices_suffice",
+    "more_choice_is_never_worse", "more_memory_never_makes_a_plan_worse", "recomputation_trades_time_for_memory",
+    "more_samples_never_take_less_time",
+    "whole_layers_recomputed_take_least_memory", "saving_beside_training_never_stops_it_longer",
+)  # fmt: skip
+"""Rules that a known fault still breaks."""
+NUM_QUESTIONS, NUM_PARTS = 1000, 20
+FOUND = (Path(__file__).parent / "found.jsonl").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize("part", range(NUM_PARTS))
+def test_the_rules_hold_over_random_questions(part: int) -> None:
+    each = NUM_QUESTIONS // NUM_PARTS
+    counts = check_all(questions(SEED * SEED_STRIDE + part * each, each))
+    broken: list[Counterexample] = [
+        example for name, one in counts.items() if name not in PENDING for example in one.examples
+    ]
+    assert not broken, "\n".join(f"{RULES[one.rule].sentence}\n  {one}" for one in broken)
+
+
+@pytest.mark.parametrize("line", FOUND, ids=lambda line: json.loads(line)["rule"])
+def test_what_once_broke_a_rule_keeps_it(line: str) -> None:
+    one, asked = counterexample(line)
+    assert not verdict(one, asked), f"{one.sentence}\n  {verdict(one, asked)}\n  {asked.text}"
+
+
+def test_there_are_rules_of_every_kind_and_each_is_asked() -> None:
+    assert len(RULES) >= 60
+    for kind in KINDS:
+        asked_in_turn = {one.name for seed in range(100) for one in chosen_rules(Asked(kind=kind, words={}, seed=seed))}
+        assert asked_in_turn == {one.name for one in rules_of(kind)}, kind
+
+
+def test_the_page_lists_the_rules_with_their_counts() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(json.loads(RESULTS.read_text(encoding="utf-8")))
+
+
+def test_a_broken_rule_is_found_and_its_question_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sense.rules.RULES", {})
+
+    @rule("vision")
+    def nothing_ever_takes_time(asked: Asked) -> str | None:
+        """Nothing ever takes time."""
+        return "it does" if asked.answer.time_s > 0 else ""
+
+    counts = check_all(questions(1, 1, ("vision",)))["nothing_ever_takes_time"]
+    assert (counts.asked, counts.checked, counts.violated) == (1, 1, 1)
+    assert counts.examples[0].said == "it does"
+    assert set(counts.examples[0].asked.words) == {"model", "system", "layout"}
