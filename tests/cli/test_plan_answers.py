@@ -241,8 +241,38 @@ def test_an_rl_plan_searches_both_layouts_and_the_split(here: Here) -> None:
     assert "fastest ways on 32 devices, most tokens/s first" in text
     for choice in (choice for choice in choices if "token_budget" in choice):
         effect = "gains time" if choice["step_gain"] >= 1.0 else "would cost time"
-        assert f"{choice['name']} of {choice['token_budget']:,} {effect}: rollout" in text
-    assert re.search(r"what if gen_tp=4: .* -> .* \(.*%\), (fits|tight|does not fit)$", text)
+        named = f"{choice['name']} of {choice['token_budget']:,}, retention {choice['retention']}, {effect}: rollout"
+        assert named in text
+        assert choice["length_bias_frac"] > -0.02, "of the retentions, one that loses no long answers"
+    assert re.search(r"what if gen_tp=4: .* -> .*, (fits|tight|does not fit); (as fast|.* \(.*%\))$", text)
+
+
+@pytest.mark.parametrize(
+    "more", ["staleness=1", "staleness=0", "budget=524288", "budget=524288,staleness=1", "gpus=16"]
+)
+def test_whatever_a_step_names_is_planned(here: Here, more: str) -> None:
+    """Paces that contradict the step's own words are not tried, and a budget that trains nothing is no choice."""
+    done = here(*plan(*STEP[:-1], f"{STEP[-1]},{more}", "--json"))
+    choices = json.loads(done.stdout)["choices"]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert choices
+    if "budget" in more:
+        assert {choice["token_budget"] for choice in choices} == {524288}
+    if "staleness" in more:
+        bound = int(more[-1])
+        assert bound >= 1 or "asynchronous" not in {choice["name"] for choice in choices}
+        ages = [int(age) for choice in choices for age in choice.get("trained_tokens_by_age", {})]
+        assert max(ages, default=0) <= bound
+
+
+def test_a_retention_that_is_given_is_kept_and_its_bias_named(here: Here) -> None:
+    step = f"{STEP[-1]},budget=262144,retention=1"
+    done = here(*plan(*STEP[:-1], step, "--json"))
+    choices = json.loads(done.stdout)["choices"]
+    assert {choice["retention"] for choice in choices} == {1}
+    assert choices[0]["length_bias_frac"] < -0.02
+    text = " ".join(here(*plan(*STEP[:-1], step)).stdout.split())
+    assert "biased to short answers: trained ones have" in text
 
 
 def test_a_pace_or_split_that_is_given_is_kept(here: Here) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_hardware, machine_from_system
@@ -15,6 +17,7 @@ from scalewright.planner.answer import Answer, Change, answer
 from scalewright.planner.changes import changes
 from scalewright.planner.limits import REASONS
 from scalewright.planner.question import Question, resolve_recipe, resolve_stack
+from scalewright.planner.question import ask as asked
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.model import from_catalog, from_shape
 
@@ -163,3 +166,43 @@ def test_no_change_touches_the_prediction_it_starts_from() -> None:
     before = replace(prediction)
     changes(prediction, CATALOG)
     assert prediction == before
+
+
+TWICE = st.sampled_from([2, 4])
+
+
+@settings(deadline=None, max_examples=15)
+@given(times=TWICE, layout=st.sampled_from(["dp=8,gbs=64,zero=3,recompute=full", "tp=2,dp=8,gbs=64,zero=1,sp=1"]))
+def test_twice_the_devices_for_the_same_work_cost_twice_the_device_time_at_best(times: int, layout: str) -> None:
+    """A what-if that takes more devices says so, and its gain is per device."""
+    prediction = ask("llama3-8b", "leonardo", layout)
+    change = prediction.what_if(f"dp={8 * times}")
+    assert change.after.time_s < prediction.time_s, "a step is shorter on more devices"
+    assert change.gain_frac <= 0.0, "and costs no less"
+    assert change.device_ratio_frac == times
+    assert f"{8 * times * int(prediction.question.layout.tp)} devices instead of" in change.summary
+    assert change.as_dict()["is_equal_work_on_equal_devices"] is False
+
+
+RL = "prompts=32,samples=16,prompt=512,response=3000,longest=8192,tp=8"
+
+
+@settings(deadline=None, max_examples=8)
+@given(budget=st.sampled_from([393_216, 768_000, 1_536_000, 3_000_000]), retention=st.sampled_from([1, 2, 4]))
+def test_a_what_if_of_a_budget_gains_what_the_budget_itself_says(budget: int, retention: int) -> None:
+    """One figure for one thing: per trained token, whether the budget is asked for or tried."""
+    question = rl_question(RL)
+    change = answer(question).what_if(f"budget={budget},retention={retention}")
+    step_gain = answer(rl_question(f"{RL},budget={budget},retention={retention}")).rl.step_gain
+    assert change.rate_ratio_frac == pytest.approx(step_gain)
+    assert ("faster" in change.summary) == (change.gain_frac > 0.0)
+    assert "trained tokens a step instead of" in change.summary
+
+
+def test_a_change_of_nothing_is_as_fast() -> None:
+    prediction = ask(*SHARDED)
+    assert prediction.what_if("mbs=2").summary == "as fast"
+
+
+def rl_question(rl: str) -> Question:
+    return asked(CATALOG, model="llama3-8b", system="leonardo", layout="tp=2,dp=8,gbs=512,zero=1,sp=1", rl=rl)

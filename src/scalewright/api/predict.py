@@ -64,8 +64,8 @@ class ShownChange(Change):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        if not self.after.fits:
-            return f"{self.name}: does not fit: {self.after.why_not}"
+        if not self.after.fits or self.unequal:
+            return f"{self.name}: {self.summary}"
         return f"{self.name}: {self.before.time_s:.4g} s -> {self.after.time_s:.4g} s ({self.time_ratio_frac - 1:+.1%})"
 
     def _repr_html_(self) -> str:

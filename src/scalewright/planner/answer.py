@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from scalewright import __version__, units
 from scalewright.costs.breakdown import Breakdown
+from scalewright.costs.generation import scaled
 from scalewright.costs.room import Room, room
 from scalewright.errors import ConfigError
 from scalewright.planner.context import check_stage_context
@@ -258,7 +259,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A prediction beside the one it departs from."""
+    """A prediction beside the one it departs from, compared per token (or image) and device.
+
+    A change may take other devices or do other work: another batch, answers that a token budget cuts off.
+    """
 
     name: str
     before: Answer
@@ -266,27 +270,82 @@ class Change:
 
     @property
     def terms(self) -> list[tuple[str, float]]:
-        """Seconds more on each term, the largest difference first."""
-        return differences(self.before.time, self.after.time)
+        """Seconds more on each term for as much work as before, the largest difference first."""
+        return differences(self.before.time, scaled(self.after.time, 1.0 / self.work_ratio_frac))
+
+    @property
+    def work_ratio_frac(self) -> float:
+        """Tokens or images of a step, new over old."""
+        return self.after.num_units / self.before.num_units
+
+    @property
+    def device_ratio_frac(self) -> float:
+        """Devices, new over old."""
+        return self.after.question.num_gpus / self.before.question.num_gpus
 
     @property
     def time_ratio_frac(self) -> float:
-        """New time over the old one: below 1 is faster."""
-        return self.after.time_s / self.before.time_s
+        """Device time of a token or an image, new over old: below 1 is faster. With the same devices and work it is
+        the ratio of the step times."""
+        return self.after.time_s / self.before.time_s * self.device_ratio_frac / self.work_ratio_frac
 
     @property
     def rate_ratio_frac(self) -> float:
-        """Tokens or images per second after over before: above 1 is faster."""
-        return self.after.rate_per_s / self.before.rate_per_s
+        """Tokens or images per second and device, new over old: above 1 is faster."""
+        return 1.0 / self.time_ratio_frac
 
     @property
     def gain_frac(self) -> float:
-        """Part of the time saved; negative where the change costs time."""
+        """Part of the device time of a token saved; negative where the change costs time."""
         return 1.0 - self.time_ratio_frac
 
     @property
     def memory_difference_bytes(self) -> float:
         return self.after.memory_bytes - self.before.memory_bytes
+
+    @property
+    def unequal(self) -> tuple[str, ...]:
+        """What the change takes or does otherwise, beside what it asks for: devices, and work of a step."""
+        words = []
+        if self.device_ratio_frac != 1.0:
+            words.append(f"{self.after.question.num_gpus:,} devices instead of {self.before.question.num_gpus:,}")
+        if self.work_ratio_frac != 1.0:
+            words.append(f"{self.after.num_units:,.0f} {self.counted}s a step instead of {self.before.num_units:,.0f}")
+        return tuple(words)
+
+    @property
+    def counted(self) -> str:
+        """What the work of a step is counted in."""
+        return f"{'trained ' if isinstance(self.after.figures, RlFigures) else ''}{self.after.figures.unit}"
+
+    @property
+    def summary(self) -> str:
+        """One sentence: what the change gives, and against which devices and work."""
+        if not self.after.fits:
+            return f"does not fit: {self.after.why_not}"
+        ratio = self.time_ratio_frac - 1.0
+        verdict = "slower" if ratio > 0.0 else "faster"
+        if not self.unequal and ratio == 0.0:
+            return "as fast"
+        if not self.unequal:
+            delta = units.format(abs(self.after.time_s - self.before.time_s), units.SECONDS)
+            return f"{delta} {verdict} ({ratio:+.1%})"
+        return f"{abs(ratio):.1%} {verdict} per {self.counted} and device: it takes {' and '.join(self.unequal)}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `--what-if --json` says of the change itself."""
+        unit = self.after.figures.unit
+        return {
+            "change": self.name,
+            "summary": self.summary,
+            "is_equal_work_on_equal_devices": not self.unequal,
+            "num_gpus": [self.before.question.num_gpus, self.after.question.num_gpus],
+            f"num_{unit}s": [self.before.num_units, self.after.num_units],
+            f"device_time_per_{unit}_ratio_frac": self.time_ratio_frac,
+            "step_time_difference_s": self.after.time_s - self.before.time_s,
+            "memory_difference_bytes": self.memory_difference_bytes,
+            "terms_s": dict(self.terms),
+        }
 
 
 def model_document(spec: ModelSpec, *, uses_seq: bool = True) -> dict[str, Any]:

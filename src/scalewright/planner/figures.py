@@ -240,6 +240,13 @@ class RlFigures:
     step_gain: float | None = None
     """Trained tokens per second over those of a step that waits for all answers, where there is a budget."""
 
+    @property
+    def lost_and_biased(self) -> tuple[bool, float]:
+        """Whether a token budget loses long answers, and how much of their mean length."""
+        if self.budget is None or not self.budget.bias_words:
+            return False, 0.0
+        return True, -self.budget.bias_frac
+
     def part(self, name: str) -> RlPart:
         return next(part for part in self.parts if part.name == name)
 

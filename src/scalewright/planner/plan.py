@@ -157,13 +157,7 @@ def prediction_body(prediction: Answer) -> dict[str, Any]:
 
 def what_if_body(change: Change) -> dict[str, Any]:
     """The best layout under another condition, beside the plan's own."""
-    return {
-        "change": change.name,
-        "step_time_difference_s": change.after.time_s - change.before.time_s,
-        "memory_difference_bytes": change.memory_difference_bytes,
-        "terms_s": dict(change.terms),
-        "best": prediction_body(change.after),
-    }
+    return change.as_dict() | {"best": prediction_body(change.after)}
 
 
 def make_plan(catalog: Catalog, request: PlanRequest) -> Plan:

@@ -114,6 +114,11 @@ class RlStep:
             raise ConfigError(
                 "rl has budget and stale, and both let answers go on into the next step: give one of them"
             )
+        if self.staleness == 0 and self.staleness_frac:
+            raise ConfigError(
+                f"rl has stale={self.staleness_frac:g} and staleness=0, and a stale answer is one version behind: "
+                "raise staleness to 1, or set stale=0"
+            )
         if self.staleness is not None and self.lag > self.staleness:
             raise ConfigError(
                 f"rl has lag={self.lag}, above staleness={self.staleness}: the generator may be no further ahead than "
@@ -184,6 +189,11 @@ def parse_rl(text: str) -> RlStep:
     if missing:
         raise ConfigError(f"rl {text!r} lacks {', '.join(missing)}: write {','.join(f'{k}=N' for k in NEEDED)}")
     return RlStep(**_with_lag(_fields(written), is_split="gpus" in written and written["gpus"] != "0"))
+
+
+def named_parts(text: str) -> frozenset[str]:
+    """The parts that the words of a step name, whose values nobody chooses otherwise."""
+    return frozenset(assignments(text, allowed=(*NEEDED, *OPTIONAL), what="rl"))
 
 
 def _with_lag(fields: dict[str, Any], *, is_split: bool) -> dict[str, Any]:

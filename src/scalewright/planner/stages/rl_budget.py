@@ -8,11 +8,14 @@ from typing import Any
 from scalewright.costs import generation
 from scalewright.costs.breakdown import Breakdown
 from scalewright.costs.rollout_simulation import BudgetGain, SimulatedPool, SimulatedRollout, compared_with_all
+from scalewright.errors import ConfigError
 from scalewright.planner.answer import Answer
 from scalewright.planner.stages.rl_times import answers_of
 from scalewright.workload.reasoning.rollout_pool import PoolSettings
 from scalewright.workload.rl import RlStep
 
+NOTICEABLE_BIAS_FRAC = 0.02
+"""Of the mean length, from which on lost answers are worth a word."""
 SEEDS = (0, 1, 2)
 """Draws of lengths behind a prediction."""
 
@@ -30,6 +33,28 @@ class BudgetFigures:
     """Trained tokens of an iteration over those of a step that waits for all."""
     decoded_frac: float
     """Decoded tokens over those of a step that waits for all."""
+    mean_len: float
+    """Tokens of an answer on average, those that are lost included."""
+
+    @property
+    def trained_len(self) -> float:
+        """Tokens of a trained answer on average."""
+        return self.simulated.num_trained / self.simulated.num_answers
+
+    @property
+    def bias_frac(self) -> float:
+        """How much longer the trained answers are than all answers; below 0, since the long ones are lost."""
+        return self.trained_len / self.mean_len - 1.0
+
+    @property
+    def bias_words(self) -> str:
+        """One sentence about the answers that the budget loses; empty where it loses hardly any length."""
+        if self.bias_frac > -NOTICEABLE_BIAS_FRAC:
+            return ""
+        return (
+            f"biased to short answers: trained ones have {self.trained_len:,.0f} tokens on average instead of "
+            f"{self.mean_len:,.0f} ({self.bias_frac:+.0%}), because the budget loses the longest; raise retention"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         one = self.simulated
@@ -44,6 +69,9 @@ class BudgetFigures:
             "carried_by_cuts": {str(cuts): num for cuts, num in one.carried_by_cuts.items()},
             "trained_tokens_by_age": {str(age): num for age, num in one.tokens_by_age.items()},
             "mean_staleness": one.mean_staleness,
+            "mean_answer_tokens": self.mean_len,
+            "mean_trained_answer_tokens": self.trained_len,
+            "length_bias_frac": self.bias_frac,
         }
 
 
@@ -71,6 +99,11 @@ def budget_figures(rl: RlStep, rollout: Answer, *, all_done: Breakdown, step_s: 
     compared = compared_with_all(
         rollout.generation.serving, pool, num_copies=float(rollout.question.layout.dp), step_s=step_s, seeds=SEEDS
     )
+    if compared.simulated.num_answers <= 0.0:
+        raise ConfigError(
+            f"rl has budget={rl.token_budget} and staleness={rl.staleness}, and no answer is trained on: all are cut, "
+            "and older than the bound when they end; raise staleness or budget"
+        )
     total = rl.num_sequences * pool.answers.mean
     return BudgetFigures(
         time=generation.scaled(compared.time, float(all_done.total) / compared.all_done_s),
@@ -78,4 +111,5 @@ def budget_figures(rl: RlStep, rollout: Answer, *, all_done: Breakdown, step_s: 
         gain=compared.gain,
         trained_frac=compared.simulated.num_trained / total,
         decoded_frac=compared.simulated.num_decoded / total,
+        mean_len=pool.answers.mean,
     )

@@ -26,6 +26,7 @@ from scalewright.planner.stages.rl_memory import (
     with_released,
 )
 from scalewright.planner.stages.rl_times import answers_of, sync_s, training_parts, update_setting
+from scalewright.records.types import WARNING
 from scalewright.workload.rl import RlStep
 from scalewright.workload.training import TEXT
 
@@ -43,7 +44,9 @@ def predict_rl(question: Question, rl: RlStep) -> Answer:
     waits = replace(rl, token_budget=0)
     all_done = _predict(replace(question, stage=waits, facility=None), waits)
     figures = replace(predicted.rl, step_gain=predicted.rate_per_s / all_done.rate_per_s)
-    return replace(predicted, figures=figures)
+    assert figures.budget is not None
+    bias = figures.budget.bias_words
+    return replace(predicted, figures=figures, warnings=(*predicted.warnings, *([f"{WARNING}{bias}"] if bias else ())))
 
 
 def _predict(question: Question, rl: RlStep) -> Answer:

@@ -33,7 +33,7 @@ from scalewright.records.documents import document
 from scalewright.workload.language_run import shape_document
 from scalewright.workload.layout import Layout
 from scalewright.workload.model import ModelSpec
-from scalewright.workload.rl import parse_rl
+from scalewright.workload.rl import named_parts, parse_rl
 from scalewright.workload.training import FULL, TrainingMode, training_mode
 
 
@@ -141,7 +141,7 @@ def _with_choices(plan: StagePlan, base: Question, options: PlanOptions, *, seq:
         is_paced = bool(step.lag or step.staleness_frac or step.rollout_gpus)
         choices = rl_choices(
             replace(base, stage=step), num_gpus=num_gpus, batch=batch, fixed=parse_fixed(options.fix),
-            stack=options.stack, is_paced=is_paced,
+            stack=options.stack, is_paced=is_paced, is_retained="retention" in named_parts(request),
         )  # fmt: skip
     else:
         request = options.generate or _usual_requests(seq)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,11 +21,15 @@ EIGHTHS = (1, 2, 3, 4, 5, 6)
 """Parts of the devices that generate, in eighths, where trainer and generator are apart."""
 USUAL_BATCH = 512
 """Sequences of an update at most, where none are given."""
-PACES = (
+PACES: tuple[dict[str, Any], ...] = (
     {"lag": 1},
     {"staleness_frac": 0.5, "num_chunks": 4},
 )
 """One step off policy, and asynchronous as verl's recipes set it."""
+NUM_BUDGETED = 12
+"""Fastest choices of every pace that are tried with a token budget."""
+RETENTIONS = (1, 2, 4, 8, 16)
+"""How often an answer may be cut under a token budget, where the step does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +70,8 @@ class StageChoice:
         budget = answer.rl.budget
         if budget is None:
             return body
-        return body | {"token_budget": step.token_budget, "step_gain": answer.rl.step_gain, **budget.as_dict()}
+        own = {"token_budget": step.token_budget, "retention": step.retention, "step_gain": answer.rl.step_gain}
+        return body | own | budget.as_dict()
 
 
 def mini_batch(step: RlStep, given: int | None) -> int:
@@ -78,14 +83,17 @@ def mini_batch(step: RlStep, given: int | None) -> int:
 
 
 def rl_choices(
-    base: Question, *, num_gpus: int, batch: int, fixed: Fixed, stack: str, is_paced: bool
+    base: Question, *, num_gpus: int, batch: int, fixed: Fixed, stack: str, is_paced: bool, is_retained: bool = False
 ) -> list[StageChoice]:
     """Ways to run a step that fit: the fastest of every pace, then other splits.
 
-    `is_paced` says that the step itself names its lag, staleness or split, so that no other is tried.
+    `is_paced` says that the step itself names its lag, share of stale answers or split, so that no other is tried;
+    `is_retained` the same of its retention.
     """
     step = base.stage
     assert isinstance(step, RlStep)
+    if not is_retained:  # splits are compared without a loss; what each retention gives comes after
+        step = replace(step, retention=max(RETENTIONS))
     splits = list(_splits(step, num_gpus, is_paced=is_paced))
     trainers = {num_gpus - apart.rollout_gpus for apart in splits}
     layouts = _trainer_layouts(base, trainers, batch=batch, fixed=fixed, stack=stack)
@@ -102,25 +110,36 @@ def rl_choices(
             prediction = _answered(replace(question, stage=replace(apart, rollout_tp=tp)))
             if prediction is not None and prediction.fits:
                 candidates.append(StageChoice(name=apart.policy, prediction=prediction))
-    candidates += list(_with_budgets(candidates))
+    budgeted = list(_with_budgets(candidates, is_retained=is_retained))
+    if step.token_budget and not is_retained:
+        candidates = budgeted
+    else:
+        candidates += budgeted
     return best_of_each(sorted(candidates, key=lambda choice: choice.seconds_per_token))
 
 
-def _with_budgets(candidates: Iterable[StageChoice]) -> Iterator[StageChoice]:
-    """The fastest choice of every pace that waits for its longest answers, with a token budget instead."""
-    fastest: dict[str, StageChoice] = {}
+def _with_budgets(candidates: Iterable[StageChoice], *, is_retained: bool) -> Iterator[StageChoice]:
+    """The fastest choices of every pace with a tail, under a token budget instead of waiting for the longest answers.
+
+    Of the retentions, the fastest of those that lose no long answers: what a budget loses is not missed in tokens a
+    second, and what is learned is biased.
+    """
+    fastest: dict[str, list[StageChoice]] = {}
     for choice in sorted(candidates, key=lambda choice: choice.seconds_per_token):
-        fastest.setdefault(choice.name, choice)
-    for choice in fastest.values():
+        fastest.setdefault(choice.name, []).append(choice)
+    for choice in (one for choices in fastest.values() for one in choices[:NUM_BUDGETED]):
         question = choice.prediction.question
         step = question.stage
         assert isinstance(step, RlStep)
-        if step.token_budget or step.staleness_frac or not step.has_tail:
+        if step.staleness_frac or not step.has_tail:
             continue
-        bounded = replace(step, token_budget=step.usual_budget)
-        prediction = _answered(replace(question, stage=bounded))
-        if prediction is not None and prediction.fits:
-            yield StageChoice(name=bounded.policy, prediction=prediction)
+        bounded = replace(step, token_budget=step.token_budget or step.usual_budget)
+        retained = [bounded] if is_retained else [replace(bounded, retention=times) for times in RETENTIONS]
+        answered = [_answered(replace(question, stage=stage)) for stage in retained]
+        fitting = [prediction for prediction in answered if prediction is not None and prediction.fits]
+        if fitting:
+            best = min(fitting, key=lambda one: (*one.rl.lost_and_biased, one.time_s / one.num_units))
+            yield StageChoice(name=bounded.policy, prediction=best)
 
 
 def best_of_each(choices: Iterable[StageChoice]) -> list[StageChoice]:
@@ -143,11 +162,21 @@ def _splits(step: RlStep, num_gpus: int, *, is_paced: bool) -> Iterator[RlStep]:
     if not is_paced:
         yield replace(step, rollout_gpus=0)
     counts = dict.fromkeys(num_gpus * part // 8 for part in EIGHTHS if num_gpus * part % 8 == 0)
-    paces = PACES if not is_paced else ({"lag": step.lag, "staleness_frac": step.staleness_frac},)
+    paces = [pace for pace in PACES if _allows(step, pace)]
+    if is_paced:
+        paces = [{"lag": step.lag, "staleness_frac": step.staleness_frac}]
     for count in counts:
         if 0 < count < num_gpus:
             for pace in paces:
                 yield replace(step, rollout_gpus=count, **pace)
+
+
+def _allows(step: RlStep, pace: Mapping[str, Any]) -> bool:
+    """Whether a pace keeps what the step asks for: one way in which answers go on, and its bound of staleness."""
+    is_stale = bool(pace.get("staleness_frac"))
+    if step.token_budget and is_stale:
+        return False
+    return step.staleness is None or max(pace.get("lag", 0), int(is_stale)) <= step.staleness
 
 
 def _trainer_layouts(

@@ -74,7 +74,11 @@ def change_html(change: Change) -> str:
     """A what-if: before beside after, and the terms that differ."""
     before, after = change.before, change.after
     figures = [
-        ("time", *(units.format(a.time_s, units.SECONDS) for a in (before, after)), f"{-change.gain_frac:+.1%}"),
+        (
+            "time",
+            *(units.format(a.time_s, units.SECONDS) for a in (before, after)),
+            "" if change.unequal else f"{-change.gain_frac:+.1%}",
+        ),
         (
             "memory",
             *(units.format(a.memory_bytes, units.BYTES) for a in (before, after)),
@@ -88,6 +92,7 @@ def change_html(change: Change) -> str:
     ]
     return html.block(
         html.paragraph(f"what if {change.name}", bold=True),
+        html.paragraph(change.summary),
         html.table(["", "before", "after", "change"], figures, right=("before", "after", "change")),
         html.table(["term", "difference"], terms, right=("difference",)),
     )

@@ -311,14 +311,19 @@ def _print_misfit(console: Console, plan: Document) -> None:
 
 
 def print_what_if(console: Console, plan: Document) -> None:
+    """The change beside the best: devices and work where they differ, then times at equal work."""
     change, best = plan["what_if"], plan["best"]
     other = change["best"]
-    delta = change["step_time_difference_s"]
-    verdict = "slower" if delta > 0 else "faster"
     console.print()
     console.print(f"[bold]what if {escape(change['change'])}[/]: {escape(other['layout_text'])}")
     numbers = ("best", "what if", "difference")
     table = plain_table("", *numbers, right=numbers)
+    counted = next(name for name in ("num_tokens", "num_images") if name in change)
+    for title, name in (("devices", "num_gpus"), (f"{counted.removeprefix('num_')} of a step", counted)):
+        before, after = change[name]
+        if after != before:
+            table.add_row(title, f"{before:,.0f}", f"{after:,.0f}", f"{after - before:+,.0f}")
+    delta = change["step_time_difference_s"]
     table.add_row(
         "step time", _s(best["step_time_s"]), _s(other["step_time_s"]), units.format_difference(delta, units.SECONDS)
     )
@@ -329,7 +334,9 @@ def print_what_if(console: Console, plan: Document) -> None:
     memory = units.format_difference(change["memory_difference_bytes"], units.BYTES)
     table.add_row("memory", _b(best["memory_bytes"]), _b(other["memory_bytes"]), memory)
     console.print(table)
-    console.print(f"{_s(abs(delta))} {verdict} ({delta / best['step_time_s']:+.1%})")
+    if change[counted][0] != change[counted][1]:
+        console.print(f"parts of the step: for as many {counted.removeprefix('num_')} as before")
+    console.print(escape(change["summary"]))
 
 
 def print_comparison(console: Console, plan: Document) -> None:

@@ -172,6 +172,9 @@ def _add_budget(table: Table, rl: RlStep, figures: RlFigures) -> None:
     table.add_row("step gain", f"{figures.step_gain:.2f} times", f"{loss}model; over all done, equal trained tokens")
     used = f"{one.num_trained:,.0f} trained; {one.wasted_frac:.1%} of the decoded wasted"
     table.add_row("token budget", f"{rl.token_budget:,}", used)
+    lengths = f"tokens on average; all answers have {figures.budget.mean_len:,.0f}"
+    bias = f"; {figures.budget.bias_frac:+.0%}: the longest are lost" if figures.budget.bias_words else ""
+    table.add_row("trained answers", f"{figures.budget.trained_len:,.0f}", f"{lengths}{bias}")
     cuts = ", ".join(f"{num:,.0f} cut {times} x" for times, num in one.carried_by_cuts.items()) or "none"
     table.add_row("carried over", f"{sum(one.carried_by_cuts.values()):,.0f} answers", cuts)
     table.add_row(
@@ -303,8 +306,8 @@ def print_stage_plan(console: Console, plan: StagePlan) -> None:
     if plan.change is not None:
         change = plan.change
         console.print(
-            f"what if {escape(change.name)}: {_s(change.before.time_s)} -> {_s(change.after.time_s)} "
-            f"({change.time_ratio_frac - 1.0:+.1%}), {change.after.verdict}"
+            f"what if {escape(change.name)}: {_s(change.before.time_s)} -> {_s(change.after.time_s)}, "
+            f"{change.after.verdict}; {escape(change.summary)}"
         )
 
 
@@ -334,9 +337,11 @@ def budget_sentences(choices: Iterable[StageChoice]) -> Iterator[str]:
             gain, wasted = figures.budget.gain, figures.budget.simulated.wasted_frac
             assert figures.step_gain is not None
             effect = "would cost time" if figures.step_gain < 1.0 else "gains time"
+            bias = f"; {figures.budget.bias_words}" if figures.budget.bias_words else ""
             yield (
-                f"{choice.name} of {step.token_budget:,} {effect}: rollout {gain.ratio:.2f} times as fast, the step "
-                f"{figures.step_gain:.2f} times, at equal trained tokens; {wasted:.0%} of the decoded tokens wasted"
+                f"{choice.name} of {step.token_budget:,}, retention {step.retention}, {effect}: rollout "
+                f"{gain.ratio:.2f} times as fast, the step {figures.step_gain:.2f} times, at equal trained tokens; "
+                f"{wasted:.0%} of the decoded tokens wasted{bias}"
             )
 
 
