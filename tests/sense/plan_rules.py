@@ -6,7 +6,7 @@ import itertools
 import json
 from typing import Any
 
-from scalewright.planner.answer import Answer, answer, unselected
+from scalewright.planner.answer import Answer, answer
 from scalewright.planner.plan import Plan, make_plan, what_if
 from scalewright.planner.search.search import objective_value
 from sense.questions import CATALOG, Asked, changed_words, question_of
@@ -18,7 +18,7 @@ from sense.rules import SAME, equal, first_of, never_above, rule
 def figure(plan: Plan) -> float:
     """What the plan's objective makes least, of the layout that the plan names as having the least."""
     assert plan.choice is not None
-    return objective_value(unselected(plan.choice.fastest), plan.request.objective)
+    return objective_value(plan.choice.fastest, plan.request.objective)
 
 
 @rule("plan")
@@ -64,7 +64,7 @@ def the_best_comes_first(asked: Asked) -> str | None:
     for other in (plan.best, *plan.alternatives):
         if not other.fits:
             return f"{other.question.layout.brief} does not fit"
-    values = [objective_value(unselected(one), plan.request.objective) for one in plan.alternatives]
+    values = [objective_value(one, plan.request.objective) for one in plan.alternatives]
     return first_of(
         *(never_above(a, b, "an alternative, and the next", slack=1e-6) for a, b in itertools.pairwise(values))
     )
@@ -79,7 +79,7 @@ def a_plan_is_its_prediction(asked: Asked) -> str | None:
         alone = answer(one.question)
         if said := first_of(
             equal(
-                unselected(one).time_s,
+                one.time_s,
                 alone.time_s,
                 f"time of {one.question.layout.brief} in the plan, and alone",
                 slack=1e-6,
@@ -219,9 +219,7 @@ def a_what_if_of_a_plan_searches_as_a_plan(asked: Asked) -> str | None:
         return None
     other, direct = what_if(CATALOG, asked.plan, fix).after, asked.planned_with(fix=fix)
     assert direct.best is not None
-    return equal(
-        unselected(other).time_s, unselected(direct.best).time_s, f"what-if {fix}, and the plan with it", slack=1e-6
-    )
+    return equal(other.time_s, direct.best.time_s, f"what-if {fix}, and the plan with it", slack=1e-6)
 
 
 # Vision.

@@ -232,12 +232,15 @@ def recomputation_trades_time_for_memory(asked: Asked) -> str | None:
 
 @rule("training")
 def whole_layers_recomputed_take_least_memory(asked: Asked) -> str | None:
-    """Recomputing whole layers takes no more memory than any other recomputation, and no less arithmetic."""
+    """Of many layers, recomputing them whole takes no more memory than any other recomputation, and no less arithmetic."""
     kind = asked.chance.choice(("selective", "operators"))
+    layout = asked.question.layout
+    if asked.question.spec.transformer.layers < 8 * layout.pp:
+        return None  # the layer that is computed again is much of what a rank has
     part, whole = asked.with_layout(recompute=kind), asked.with_layout(recompute="full")
     flop = [float(one.transformer.cost.hardware_flop) for one in (part, whole)]
     return first_of(
-        never_above(whole.memory_bytes, part.memory_bytes, f"memory with full, and with {kind}"),
+        never_above(whole.memory_bytes, part.memory_bytes, f"memory with full, and with {kind}", slack=0.05),
         never_above(flop[0], flop[1], f"arithmetic with {kind}, and with full"),
     )
 

@@ -195,10 +195,12 @@ def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
     stored = memory.stored_bytes_per_layer(setting, layout.recompute, frac)
     if layout.recompute in ("none", "modules"):
         stored = stored + memory.score_bytes_per_layer(setting)
-    working: FloatLike = 0.0  # while a layer is computed again, its activations and gradients exist side by side
+    # while a layer is computed again, its activations and gradients exist side by side
+    layer = 2.0 * memory.stored_bytes_per_layer(setting, "none", frac) + memory.score_bytes_per_layer(setting)
+    working: FloatLike = 0.0
     if layout.recompute == "full":
-        working = 2.0 * memory.stored_bytes_per_layer(setting, "none", frac) + memory.score_bytes_per_layer(setting)
-    elif layout.recompute == "selective":
+        working = layer
+    elif layout.recompute in ("selective", "operators"):
         working = memory.score_bytes_per_layer(setting)
     is_last = np.asarray(np.asarray(pipeline_rank) == np.asarray(layout.pp) - 1, dtype=np.float64)[()]
     beside = is_last * shape.num_mtp_layers  # multi-token-prediction modules: a layer and scores of its own each
@@ -211,6 +213,9 @@ def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
     activations = held * (layers + beside) * stored
     logits = (is_last + beside) * memory.logits_bytes(setting)
     working = np.maximum(working - logits, 0.0)  # scores are gone when the last layer is computed again
+    if layout.recompute == "full":  # of few layers it saves less than it takes: then as if none were computed again
+        every = memory.stored_bytes_per_layer(setting, "none", frac) + memory.score_bytes_per_layer(setting)
+        working = np.minimum(working, held * (layers + beside) * (every - stored))
 
     # a pipeline keeps gradients whole until its last micro-batch, so ZeRO-2 does not shard them there
     whole = np.asarray((layout.zero == 2) & (np.asarray(layout.pp) > 1))
@@ -230,7 +235,10 @@ def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
             # of a single micro-batch they take the place of activations as the backward pass frees them: only the
             # excess adds to the peak; with several they are there when the second one's activations are
             alone = np.asarray(setting.num_micro_batches) <= 1
-            value = np.where(alone, np.maximum(value - activations - logits, 0.0), value)[()]
+            freed = activations + logits
+            if layout.recompute == "none":  # the last layer of the backward pass is there with its gradients
+                freed = np.maximum(freed - layer, 0.0)
+            value = np.where(alone, np.maximum(value - freed, 0.0), value)[()]
         if name == "weights" and has_gathered_weights_only(setting):
             value = 0.0 * value  # the 32-bit shards are the optimizer's; 16-bit ones exist while they are gathered
         return bytes_term(
