@@ -43,6 +43,7 @@ SHARE = 250
 WEIGHTS = {
     "lint": 24, "study": 24, "site": 9, "catalogue": 5, "config": 8, "plan": 5, "run": 6, "trace": 5, "flight": 6,
     "log": 9, "calibration": 22, "tokens": 22, "shards": 18, "safetensors": 22, "checkpoint": 15,
+    "words": 20,
 }  # fmt: skip
 """How the inputs are shared: readers that print a page take a hundred times as long as readers of a few bytes."""
 KILL_WALL_S = HANG_WALL_S + 30.0

@@ -47,7 +47,9 @@ def call(*arguments: str) -> Called:
             sentence, code = describe_os_error(error)
             sys.stderr.write(f"error: {sentence}\n")
         except Exception as error:
-            if getattr(error, "format_message", None) is None:
+            message = getattr(error, "format_message", None)
+            if message is None:
                 raise
+            sys.stderr.write(f"error: {message()}\n")
             code = 2
     return Called(code=code if isinstance(code, int) else 0, out=out.getvalue(), err=err.getvalue())

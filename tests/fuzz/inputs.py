@@ -333,9 +333,29 @@ def _refusing(read: Callable[[int], Called]) -> Callable[[int], Called]:
     return checked
 
 
+def words(folder: Path) -> FuzzedInput:
+    """Options of `predict` and `plan` as people write them: layouts, requests, RL steps, what-ifs, budgets, counts."""
+    from written_words import DEFAULT, fuzzed_words
+
+    path = folder / "words.json"
+    path.write_text(json.dumps(DEFAULT))
+
+    def read(number: int) -> Called:
+        called = call(*json.loads(path.read_text(encoding="utf-8", errors="surrogatepass")))
+        lines = called.err.splitlines()
+        assert called.code in (0, 1, 2), f"exit code {called.code}: {called.err[:300]}"
+        assert called.code < 2 or (len(lines) == 1 and lines[0].startswith("error: ")), (
+            f"no one sentence: {called.err!r}"
+        )
+        return called
+
+    return FuzzedInput(files={path: "words"}, read=read, make=fuzzed_words)
+
+
 INPUTS: dict[str, Callable[[Path], FuzzedInput]] = {
     "lint": lint, "study": study, "site": site, "catalogue": catalogue, "config": hugging_face, "plan": plan,
     "run": run_directory, "trace": trace, "flight": flight, "log": log, "calibration": calibration,
     "tokens": tokens, "shards": shards, "safetensors": safetensors, "checkpoint": checkpoint,
+    "words": words,
 }  # fmt: skip
 NEEDS_TORCH = ("safetensors", "checkpoint")

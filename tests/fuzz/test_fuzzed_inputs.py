@@ -8,7 +8,7 @@ import pytest
 from fuzzed_inputs import fuzz
 from inputs import INPUTS, NEEDS_TORCH
 
-NUM_CASES = {"study": 15, "catalogue": 25, "site": 25, "config": 25, "plan": 30, "run": 40, "trace": 25}
+NUM_CASES = {"study": 15, "catalogue": 25, "site": 25, "config": 25, "plan": 30, "run": 40, "trace": 25, "words": 300}
 FEW = 60
 
 
