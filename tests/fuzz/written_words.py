@@ -143,7 +143,7 @@ def _plan(chance: Chance) -> dict[str, str]:
     options = {
         "model": "gpt2", "system": chance.choice(SYSTEMS), "gpus": "1", "global-batch": "8",
         "fix": "tp=1,pp=1,cp=1,dp=1,mbs=8,zero=0,recompute=none,vpp=1", "precision": "fp32", "stack": "eager",
-        "budget": _written(chance, {}, tuple(BUDGETS) + ("money",), 3) or "time=30 d",
+        "budget": _written(chance, {}, (*BUDGETS, "money"), 3) or "time=30 d",
     }  # fmt: skip
     if chance.random() < 0.3:
         options["nodes"] = chance.choice((*VALUES, "1-", "1-0", "1,2", "1-2-3", "8-4", ",", "1,,2"))
