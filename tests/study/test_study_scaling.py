@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,3 +104,12 @@ def test_one_or_two_points_have_no_fit_and_say_so(scales: tuple[float, ...]) -> 
     assert where_to_stop(curve(scales), {i: 1.0 / n for i, n in enumerate(scales)}) is None
     assert too_few_points(len(scales)) == f"not enough points to fit Amdahl's law ({len(scales)}, need 3)"
     assert too_few_points(0) == ""
+
+
+@given(most=st.integers(16, 10_000), serial=st.floats(1e-6, 1e-2))
+def test_no_more_nodes_are_named_than_the_system_has(most: int, serial: float) -> None:
+    scales = (1.0, 2.0, 4.0, 8.0, 16.0)
+    advice = where_to_stop(replace(curve(scales), most=float(most)), {i: serial + 1 / n for i, n in enumerate(scales)})
+    assert advice is not None
+    numbers = [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", advice.sentence.replace(", ", " "))]
+    assert max(numbers) <= most

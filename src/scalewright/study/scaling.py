@@ -30,6 +30,8 @@ class Curve:
     group: dict[str, str]
     indices: tuple[int, ...]
     scales: tuple[float, ...]
+    most: float = math.inf
+    """The largest scale that the system has."""
 
     @property
     def title(self) -> str:
@@ -99,9 +101,17 @@ def curves(study: Study) -> list[Curve]:
             group=dict(zip(scaling.groups, key, strict=True)),
             indices=tuple(index for _, index in sorted(members)),
             scales=tuple(scale for scale, _ in sorted(members)),
+            most=min((_most(study, index) for _, index in members), default=math.inf),
         )
         for key, members in groups.items()
     ]
+
+
+def _most(study: Study, index: int) -> float:
+    """Nodes of a point's system, where that is its scale and they are known."""
+    scaling, nodes = study.file.scaling, study.combinations[index].values.get("system_nodes")
+    is_nodes = scaling is not None and scaling.over == "nodes"
+    return float(nodes) if is_nodes and isinstance(nodes, int) and nodes > 0 else math.inf
 
 
 def efficiencies(study: Study, outcomes: Sequence[Outcome], *, of: str) -> dict[int, Number]:
@@ -146,11 +156,11 @@ def where_to_stop(curve: Curve, work_s: Mapping[int, float]) -> Stop | None:
         serial_frac=_serial_frac(fit, least),
         serial_interval_frac=(shares[0], shares[-1]),
         scale=best,
-        sentence=_why_there(seen, best, knee=fit.num_nodes_at_knee),
+        sentence=_why_there(seen, best, knee=fit.num_nodes_at_knee, most=curve.most),
     )
 
 
-def _why_there(seen: Sequence[tuple[float, float]], best: float, *, knee: float) -> str:
+def _why_there(seen: Sequence[tuple[float, float]], best: float, *, knee: float, most: float) -> str:
     """Where to stop and why, with the numbers of the deciding step."""
     if best != seen[-1][0]:
         (n, t), (more, less) = next(pair for pair in itertools.pairwise(seen) if pair[0][0] == best)
@@ -167,7 +177,10 @@ def _why_there(seen: Sequence[tuple[float, float]], best: float, *, knee: float)
             f"pays up to the last point, {best:,.0f}, with better than linear scaling: the smallest scale lacks "
             "something that larger ones have more of, such as memory or cache"
         )
-    limit = "the fit shows no limit" if math.isinf(knee) else f"the fit says up to about {max(knee, best):,.0f}"
+    if max(knee, best) >= most:
+        limit = f"the system has {most:,.0f}"
+    else:
+        limit = "the fit shows no limit" if math.isinf(knee) else f"the fit says up to about {max(knee, best):,.0f}"
     return f"pays up to the last point, {best:,.0f}; {limit}"
 
 

@@ -55,6 +55,10 @@ def print_limits(console: Console, limits: Sequence[Limit]) -> None:
     table = plain_table("term", "share", "why, and what would reduce it", title="what limits it", right=("share",))
     for limit in limits[:NUM_LIMITS]:
         table.add_row(limit.name.replace("_", " "), f"{limit.share_frac:.1%}", escape(limit.reason))
+    others = [limit for limit in limits[NUM_LIMITS:] if limit.share_frac >= LEAST_SHOWN_FRAC]
+    if others:
+        names = ", ".join(limit.name.replace("_", " ") for limit in others)
+        table.add_row("all others", f"{sum(limit.share_frac for limit in others):.1%}", escape(names))
     console.print()
     console.print(table)
 

@@ -111,7 +111,7 @@ def _print_best(console: Console, plan: Document) -> None:
 
 
 def _bars(console: Console, title: str, tree: Document, dimension: units.Dimension) -> Table:
-    """The largest leaves of a breakdown, passes of one kind together, and the rest as one."""
+    """The largest leaves of a breakdown, passes of one kind together, and all others as one row that names them."""
     leaves: dict[str, float] = {}
     key = f"total_{'s' if dimension is units.SECONDS else 'bytes'}"
 
@@ -125,8 +125,8 @@ def _bars(console: Console, title: str, tree: Document, dimension: units.Dimensi
     walk(tree)
     total, mark = tree[key], bar_mark(console)
     ranked = sorted(((v, n) for n, v in leaves.items() if v > 0), reverse=True)
-    rest = sum(v for v, _ in ranked[MAX_TERMS:])
-    shown = [*ranked[:MAX_TERMS], *([(rest, "the rest")] if rest > LEAST_FRAC * total else [])]
+    rest = ranked[MAX_TERMS:]
+    shown = [*ranked[:MAX_TERMS], *([(sum(v for v, _ in rest), ", ".join(n for _, n in rest))] if rest else [])]
     table = plain_table("term", "value", "share", "", title=title, right=("value", "share"), header=False)
     for value, name in shown:
         share = min(value / total, 1.0) if total > 0 else 0.0  # of a changed plan, terms may exceed the total
