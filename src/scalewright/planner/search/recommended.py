@@ -156,7 +156,7 @@ def recommended(
     nodes, times = best.num_gpus / knee.gpus_per_node, dict(knee.seen)
     doubled, fit = times.get(2 * nodes), knee.fit
     after = fit.time_s(2 * nodes) / fit.time_s(nodes) if doubled is None else doubled / times[nodes]
-    has_double = doubled is not None or 2 * nodes <= most.num_nodes
+    has_double = 2 * nodes <= most.num_nodes
     return Recommended(
         num_gpus=best.num_gpus, num_nodes=best.num_nodes, gpus_per_node=knee.gpus_per_node, objective=objective,
         fit=fit, most=most, knee=knee.num_nodes, knee_interval=knee.interval,

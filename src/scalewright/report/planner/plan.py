@@ -230,16 +230,30 @@ def _other_layouts(plan: Document) -> list[str]:
     for row in plan["scaling"]:
         if row["fits"] and _split(row["layout"]) != own:
             counts.setdefault(_split(row["layout"]), []).append(row)
-    sentences = []
-    for split, rows in counts.items():
-        gains = [1.0 - row["step_time_s"] / row["strong_step_time_s"] for row in rows if "strong_step_time_s" in row]
-        faster = f"up to {max(gains):.1%} faster than the recommended split" if gains and max(gains) > 0.0 else ""
-        where = "there" if not gains else "on each of them"
-        why = "" if len(gains) == len(rows) else f"the recommended split is not possible {where}"
-        detail = "; ".join(part for part in (faster, why) if part) or "safer than the recommended split there"
-        numbers = ", ".join(str(row["num_nodes"]) for row in rows)
-        sentences.append(f"On {numbers} node{'s' if numbers != '1' else ''} the best is {split}: {detail}.")
-    return sentences
+    return [_other_layout(split, rows) for split, rows in counts.items()]
+
+
+def _other_layout(split: str, rows: list[Document]) -> str:
+    """Where a split is best, and what it has over the recommended one there."""
+    gains = [1.0 - row["step_time_s"] / row["strong_step_time_s"] for row in rows if "strong_step_time_s" in row]
+    without = [row for row in rows if "strong_step_time_s" not in row]
+    reasons = []
+    if gains:
+        most = max(gains)
+        reasons.append(
+            f"up to {most:.1%} faster than the recommended split" if most >= LEAST_FRAC else "it is safer there"
+        )
+    if without:
+        reasons.append(f"the recommended split is not possible {'there' if not gains else f'on {_numbers(without)}'}")
+    return f"On {_numbers(rows)} the best is {split}: {'; '.join(reasons)}."
+
+
+def _numbers(rows: list[Document]) -> str:
+    """Node counts of rows, or devices where they share a node."""
+    names = dict.fromkeys(row["num_nodes"] for row in rows)
+    if len(names) < len(rows):
+        return f"{', '.join(str(row['num_gpus']) for row in rows)} devices"
+    return f"{', '.join(map(str, names))} node{'s' if [*names] != [1] else ''}"
 
 
 def _split(layout_text: str) -> str:
