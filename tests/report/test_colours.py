@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from scalewright.report.figure_file import COLOURS, LINE_COLOURS, MEMORY_COLOURS
 from scalewright.report.hybrid.figures import KIND_COLOURS
+from scalewright.report.page_template import page_text
 from scalewright.report.planner.plan_plot import NUM_TERMS
 
 # Machado, Oliveira and Fernandes 2009, severity 1: what a reader sees, in linear RGB.
@@ -45,6 +47,12 @@ def test_colours_of_one_panel_differ(name: str, vision: str) -> None:
     palette = PALETTES[name]
     distances = {(a, b): float(np.linalg.norm(seen(a, vision) - seen(b, vision))) for a, b in combinations(palette, 2)}
     assert min(distances.values()) > LEAST_DISTANCE, min(distances, key=lambda pair: distances[pair])
+
+
+def test_the_page_of_a_study_has_the_colours_of_its_plots() -> None:
+    (line,) = re.findall(r"^const COLOURS = \[(.*)\];$", page_text("study.js"), re.MULTILINE)
+    colours = [colour.replace("var(--ink)", "#000000").upper() for colour in re.findall(r'"([^"]+)"', line)]
+    assert tuple(colours) == LINE_COLOURS
 
 
 def test_time_and_memory_share_no_colour() -> None:

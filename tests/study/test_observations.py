@@ -139,7 +139,9 @@ def test_the_study_shows_observations_and_counts_partitions_apart() -> None:
     assert "| rl | RL of a 70B model needs at least 64 GPUs | 64 GPUs | 64 of 40 GB, 32 of 80 GB; mode full" in text
     assert "## Fewest GPUs" in text
     texts = [finding.text for finding in report.findings]
-    assert texts[0].startswith("of 19 published observations, predicted for perlmutter: ")
+    answers = [finding.text for finding in report.findings if finding.is_answer]
+    assert texts[: len(answers)] == answers
+    assert texts[len(answers)].startswith("of 19 published observations, predicted for perlmutter: ")
     assert not any("of 12 published figures" in text for text in texts)
     assert sum("with system perlmutter-" in text for text in texts) == 2
 

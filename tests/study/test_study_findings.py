@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from scalewright.catalog.library import Catalog, packaged_data
+from scalewright.errors import DocumentError
 from scalewright.records.study_report import StudyReport
+from scalewright.study.file import load, shipped
 from scalewright.study.points import open_study
 from scalewright.study.report_builder import predicted_report
 
@@ -77,29 +79,17 @@ def test_fewest_devices_of_different_stages_are_not_compared() -> None:
     assert best(predicted_report(CATALOG, open_study(CATALOG, "hpc-r1"))) == ""
 
 
-STATED = """
+STATEMENT = """
 [[statements]]
-text = "two nodes are slower than one for each device"
+text = "TEXT"
+quote = "words"
 metric = "tokens_per_s_per_gpu"
-lower = { nodes = 2 }
-higher = { nodes = 1 }
+lower = { nodes = LOWER }
+higher = { nodes = HIGHER }
+because = "a test"
 source = "paper"
-
-[[statements]]
-text = "four nodes lose more than half"
-metric = "tokens_per_s_per_gpu"
-lower = { nodes = 4 }
-higher = { nodes = 1 }
-by = 0.5
-source = "paper"
-
-[[statements]]
-text = "one node is slower than two for each device"
-metric = "tokens_per_s_per_gpu"
-lower = { nodes = 1 }
-higher = { nodes = 2 }
-source = "paper"
-
+"""
+SOURCE = """
 [sources.paper]
 kind = "measured"
 text = "who wrote it"
@@ -107,18 +97,87 @@ checked = 2026-01-01
 """
 
 
+def stated(text: str, lower: str, higher: str, **keys: str) -> str:
+    body = STATEMENT.replace("TEXT", text).replace("LOWER", lower).replace("HIGHER", higher)
+    return body + "".join(f"{name} = {value}\n" for name, value in keys.items())
+
+
+def with_statements(folder: Path, *statements: str) -> StudyReport:
+    path = folder / "mine.toml"
+    text = STUDY.replace("GBS", "4 * dp").replace("METRIC", "tokens_per_s_per_gpu")
+    path.write_text(text + "".join(statements) + SOURCE)
+    return predicted_report(CATALOG, open_study(CATALOG, str(path)))
+
+
 def test_statements_of_a_source_are_held_against_the_predictions(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(STUDY.replace("GBS", "4 * dp").replace("METRIC", "tokens_per_s_per_gpu") + STATED)
-    report = predicted_report(CATALOG, open_study(CATALOG, str(path)))
-    assert "predictions agree with 1 of 3 statements of the sources; the notes name the others" in [
-        finding.text for finding in report.findings
+    report = with_statements(
+        tmp_path,
+        stated("two nodes are slower than one for each device", "2", "1", agrees="0.001", contradicts="0.0"),
+        stated("four nodes lose more than half", "4", "1", agrees="0.9", contradicts="0.8"),
+        stated("one node is slower than two for each device", "1", "2", agrees="0.9", contradicts="-0.9"),
+        stated("two nodes are as fast as one", "2", "1", relation='"alike"', agrees="0.5", contradicts="0.9"),
+    )
+    assert [one.verdict for one in report.statements] == ["agrees", "contradicts", "cannot say", "agrees"]
+    text = next(finding.text for finding in report.findings if "statements of the sources" in finding.text)
+    assert text.startswith("of 4 statements of the sources, predictions agree with 2 and contradict 1; 1 cannot be")
+    notes = [note for note in report.notes if note.startswith("The source says: ")]
+    assert len(notes) == 2
+    assert notes[0].endswith("the prediction contradicts it.")
+    assert "too little to agree with it, too much to contradict it" in notes[1]
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(-1e-4, "agrees"), (0.0, "agrees"), (1e-4, "cannot say")])
+def test_the_verdict_turns_at_the_threshold(tmp_path: Path, share: float, verdict: str) -> None:
+    """A difference of exactly as much as the file asks for agrees, a little less does not."""
+    keys = {"agrees": "0.5", "contradicts": "0.0"}
+    rates = [
+        p.predicted["tokens_per_s_per_gpu"].value
+        for p in with_statements(tmp_path, stated("t", "4", "1", **keys)).points
     ]
-    small, wrong = (note for note in report.notes if note.startswith("The source says: "))
-    assert "four nodes lose more than half. Predicted throughput per device is " in small
-    assert small.endswith("the difference is too small.")
-    assert "one node is slower than two for each device. " in wrong
-    assert wrong.endswith("the prediction contradicts it.")
+    difference = (rates[0] - rates[2]) / rates[0]
+    report = with_statements(tmp_path, stated("t", "4", "1", agrees=repr(difference + share), contradicts="-0.5"))
+    assert report.statements[0].verdict == verdict
+
+
+def test_every_pair_must_agree_and_one_contradicts(tmp_path: Path) -> None:
+    """The mean over points hides the one that says the opposite: points 1 and 4 below 2, of which 1 is above it."""
+    keys = {"agrees": "0.001", "contradicts": "0.0"}
+    both = stated("each is slower than two nodes", "[1, 4]", "2", **keys)
+    some = stated("up to so much slower than two nodes", "[1, 4]", "2", **keys, pairs='"some"')
+    assert [one.verdict for one in with_statements(tmp_path, both, some).statements] == ["contradicts", "agrees"]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"agrees": "0.1", "contradicts": "0.1"},
+        {"agrees": "0.1", "contradicts": "0.2"},
+        {"agrees": "1.5", "contradicts": "0.0"},
+        {"agrees": "0.1", "contradicts": "0.05", "relation": '"alike"'},
+        {"agrees": "-0.1", "contradicts": "0.05", "relation": '"alike"'},
+    ],
+)
+def test_a_statement_that_cannot_fail_is_refused(tmp_path: Path, keys: dict[str, str]) -> None:
+    with pytest.raises(DocumentError, match="agrees"):
+        with_statements(tmp_path, stated("t", "2", "1", **keys))
+
+
+def test_a_study_is_answered_before_anything_else(tmp_path: Path) -> None:
+    report = with_statements(tmp_path, stated("t", "2", "1", agrees="0.1", contradicts="0.0"))
+    kinds = [finding.is_answer for finding in report.findings]
+    assert kinds[0]
+    assert kinds == sorted(kinds, reverse=True)
+
+
+@pytest.mark.parametrize("name", [name for name, path in shipped().items() if load(path).answers])
+def test_answers_of_shipped_studies_meet_their_points(name: str) -> None:
+    """A figure without a point would leave the whole sentence out of every report."""
+    file = load(shipped()[name])
+    studies = [open_study(CATALOG, name, is_measured=way) for way in (False, True) if way is False or file.measure]
+    for answer in file.answers:
+        assert any(all(study.matching(figure.where) for figure in answer.figures.values()) for study in studies), (
+            answer.text
+        )
 
 
 def test_an_error_of_a_whole_is_a_plain_number() -> None:

@@ -23,6 +23,7 @@ from scalewright.study.file import (
     Remark,
     Scaling,
     Statement,
+    StudyAnswer,
     StudyFile,
 )
 from scalewright.study.kinds.emulated import EmulatedPoint
@@ -77,11 +78,13 @@ FULL: dict[str, Any] = {
             "source": "paper", "note": "n", "either": "system",
         }
     ],
+    "answers": [{"text": "as {fast}", "figures": {"fast": {"metric": "step_time_s", "where": {"nodes": 1}}}}],
     "remarks": [{"where": {"nodes": 1}, "text": "none"}],
     "statements": [
         {
-            "text": "t", "metric": "step_time_s", "lower": {"nodes": 1}, "higher": {"nodes": 2}, "by": 0.1,
-            "source": "paper",
+            "text": "t", "quote": "q", "metric": "step_time_s", "relation": "below", "lower": {"nodes": 1},
+            "higher": {"nodes": 2}, "higher_metric": "step_time_s", "pairs": "every", "agrees": 0.1, "contradicts": 0.0,
+            "because": "b", "source": "paper",
         }
     ],
     "measure": {
@@ -101,6 +104,7 @@ MODELS: dict[Path_, type[BaseModel]] = {
     ("published", 0): Published,
     ("remarks", 0): Remark,
     ("statements", 0): Statement,
+    ("answers", 0): StudyAnswer,
     ("sources", "paper"): Source,
 }
 CONDITIONS: tuple[Path_, ...] = (
@@ -110,6 +114,7 @@ CONDITIONS: tuple[Path_, ...] = (
     ("published", 0, "where"),
     ("remarks", 0, "where"),
     ("statements", 0, "lower"),
+    ("answers", 0, "figures", "fast", "where"),
     ("statements", 0, "higher"),
     ("relative", "to"),
     ("extra",),

@@ -19,6 +19,8 @@ class ObservedEvidence:
     """What is compared with the published figure, in its unit; None where no one number is."""
     low: float | None = None
     high: float | None = None
+    why: str = ""
+    """Where it does not hold: one sentence that names the terms in which the publication and the prediction differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,10 @@ from scalewright.records.types import warnings_among
 KIND = "study-report"
 PLACE = "place"
 """Metric of a search: 1 is the best point."""
+RATIO = "ratio"
+"""Metric of a comparison: 1 at the points that the others are compared with."""
 Origin = Literal["predicted", "measured", "published"]
+StatementVerdict = Literal["agrees", "contradicts", "cannot say"]
 DoubtSort = Literal["busy", "unsteady", "throttled", "fewer", "outside"]
 """Others used the machine; step times drift; clocks were held back; fewer steps or repeats than asked for; the figure
 lies outside the predicted interval."""
@@ -136,6 +139,27 @@ class FindingShown:
     evidence: tuple[str, ...] = ()
     """Ids of the points behind it."""
     source: str = ""
+    is_answer: bool = False
+    """It answers the study's question; such findings come first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementShown:
+    """What a source says in words, beside what is predicted."""
+
+    text: str
+    quote: str
+    source: str
+    predicted: str
+    """The pair of points that decides."""
+    difference: str
+    verdict: StatementVerdict
+    agrees: str
+    contradicts: str
+    """The differences that agree with the words, and that contradict them."""
+    because: str
+    """Why the words are read so."""
+    evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +213,12 @@ class StudyReport:
     points: tuple[PointRow, ...] = ()
     curves: tuple[CurveShown, ...] = ()
     scale_name: str = ""
+    compared_axis: str = ""
+    """Axis whose values the study compares with one of them; empty: none."""
     findings: tuple[FindingShown, ...] = ()
+    """Answers to the question first."""
+    statements: tuple[StatementShown, ...] = ()
+    """What the sources say in words, with the verdict on each."""
     gaps: tuple[GapShown, ...] = ()
     """Points against the fastest, term by term, if the study asks for it."""
     notes: tuple[str, ...] = ()

@@ -18,8 +18,10 @@ DOTS_PER_INCH = 200
 # Okabe and Ito's colours, which readers with any colour vision can tell apart; grey is for the rest.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
 REST = "#999999"
-LINE_COLOURS = tuple(colour for colour in COLOURS if colour != "#F0E442")
-"""For lines and small marks on white, where yellow is too pale."""
+FURTHER_COLOURS = ("#7711DD", "#775533", "#999955", "#555555", "#7755DD")
+LINE_COLOURS = (*(colour for colour in COLOURS if colour != "#F0E442"), *FURTHER_COLOURS)
+"""For lines and small marks on white, where yellow is too pale; then further ones, for figures of up to twelve systems.
+The pages have the same (report/page/study.js)."""
 MEMORY_COLOURS = ("#332288", "#DDCC77", "#882255", "#88CCEE", "#999933", "#AA4499", "#661100")
 """Terms of memory. They are other colours than those of time, so that no colour of a figure has two meanings; from
 Tol's muted scheme, for any colour vision."""

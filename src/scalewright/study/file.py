@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
+from string import Formatter
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
@@ -153,17 +154,90 @@ class Remark(Documented):
 
 
 class Statement(Documented):
-    """What a publication says without a number: some points are below others in a metric."""
+    """What a publication says in words: some points are below others in a metric, or like them.
+
+    Words have no unit, so the file says what it takes to agree with them and what would contradict them.
+    """
 
     text: str
     """One sentence without a full stop."""
+    quote: str
+    """The words of the source that `text` rests on."""
     metric: str
+    relation: Literal["below", "alike"] = "below"
     lower: dict[Name, Value | tuple[Value, ...]]
-    """Points that are below; of several points the mean counts."""
+    """Points that are below the others, or like them."""
     higher: dict[Name, Value | tuple[Value, ...]]
-    by: float = Field(default=0.0, ge=0.0)
-    """Least difference, as a share of the higher value."""
+    """What each is compared with: the points that share its values on every axis on which both conditions are equal."""
+    higher_metric: str = ""
+    """Metric of `higher`, if it is another one."""
+    pairs: Literal["every", "some"] = "every"
+    """every: all pairs must agree, and one contradicts; some: the pair with the largest difference counts."""
+    agrees: float
+    """Difference as a share of the larger value. Below: at least this much agrees; alike: at most this much."""
+    contradicts: float
+    """Below: at most this difference contradicts; alike: at least this much. Between the two nothing can be said."""
+    because: str
+    """Why the words are read with these two differences."""
     source: Source
+
+    @model_validator(mode="after")
+    def _can_fail(self) -> Statement:
+        if not (-1.0 < self.agrees < 1.0 and -1.0 < self.contradicts < 1.0):
+            raise ValueError("agrees and contradicts are shares of the larger value: give numbers between -1 and 1")
+        least, most = (self.agrees, self.contradicts) if self.relation == "alike" else (self.contradicts, self.agrees)
+        if least >= most or (self.relation == "alike" and least <= 0):
+            order = "below it, and above 0" if self.relation == "alike" else "above it"
+            raise ValueError(
+                f"agrees = {self.agrees:g} and contradicts = {self.contradicts:g}: with relation = "
+                f'"{self.relation}", agrees must be {order}'
+            )
+        return self
+
+
+class Quantity(Documented):
+    """A figure of an answer, taken from the points that match."""
+
+    metric: str = ""
+    word: str = ""
+    """Instead of a metric: a column of words, such as the best layout."""
+    where: dict[Name, Value | tuple[Value, ...]] = Field(default_factory=dict)
+    at: Literal["every point", "largest scale"] = "every point"
+    """largest scale: only the last point of every curve."""
+    show: Literal["range", "ends", "each"] = "range"
+    """range: the least value to the most; ends: the same, each with the values in which its point differs; each: every
+    point."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Quantity:
+        if bool(self.metric) == bool(self.word):
+            raise ValueError("a figure is a metric or a word: give one of the two")
+        return self
+
+
+class StudyAnswer(Documented):
+    """One sentence of the answer to the study's question. It opens the findings."""
+
+    text: str
+    """With `{name}` for a figure."""
+    figures: dict[Name, Quantity]
+    """An answer without a point for one of its figures is left out."""
+
+    @model_validator(mode="after")
+    def _every_figure_is_named(self) -> StudyAnswer:
+        try:
+            fields = [field for field in Formatter().parse(self.text) if field[1] is not None]
+        except ValueError as error:
+            raise ValueError(f"text {self.text!r}: {error}; write a brace twice to print it") from error
+        named = {str(name) for _, name, _, _ in fields}
+        if any(spec or conversion for _, _, spec, conversion in fields):
+            raise ValueError(f"text {self.text!r}: a figure is its name in braces and nothing else")
+        if named != set(self.figures):
+            raise ValueError(
+                f"text names {', '.join(sorted(named)) or 'no figure'}, and figures has "
+                f"{', '.join(sorted(self.figures)) or 'none'}: both must name the same"
+            )
+        return self
 
 
 class StudyFile(PointMatrix):
@@ -188,7 +262,9 @@ class StudyFile(PointMatrix):
     published: tuple[Published, ...] = ()
     remarks: tuple[Remark, ...] = ()
     statements: tuple[Statement, ...] = ()
-    """Each is held against the predictions. The notes of a report say which are contradicted."""
+    """Each is held against the predictions. The notes of a report say with which the predictions do not agree."""
+    answers: tuple[StudyAnswer, ...] = ()
+    """What the points say to the question; without one, the findings open with what compares the points."""
     observations: str = ""
     """Observations of a publication, by their name in the catalogue: the report holds them against our own evidence."""
     notes: tuple[str, ...] = ()
@@ -299,6 +375,9 @@ def _conditions(file: StudyFile) -> Iterator[tuple[str, str, set[str]]]:
     for number, statement in enumerate(file.statements):
         yield from ((f"statements.{number}.lower", name, every) for name in statement.lower)
         yield from ((f"statements.{number}.higher", name, every) for name in statement.higher)
+    for number, answer in enumerate(file.answers):
+        for figure_name, quantity in answer.figures.items():
+            yield from ((f"answers.{number}.figures.{figure_name}.where", name, every) for name in quantity.where)
     for number, remark in enumerate(file.remarks):
         yield from ((f"remarks.{number}.where", name, every) for name in remark.where)
     yield from (("relative.to", name, axes) for name in (file.relative.to if file.relative else ()))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from statistics import median
 
 from scalewright import units
 from scalewright.costs.interval import SHARED_NETWORK
 from scalewright.records.study_report import FindingShown, GapShown, Number
 from scalewright.study.expressions import shown
+from scalewright.study.file import Quantity
 from scalewright.study.gaps import gap_findings
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS, Metric
 from scalewright.study.order import agreement, is_search
+from scalewright.study.points import Study
 from scalewright.study.results import NOT_YET, Results
 from scalewright.study.scaling import RATES, SAME_WORK, Curve, curves, work_per_device
 from scalewright.study.statements import checked_statements
@@ -21,6 +24,7 @@ from scalewright.study.statements import checked_statements
 MAX_COMPARED = 3
 MAX_QUOTED = 2
 """Figures that are quoted one by one; a median of two says nothing."""
+UNIT_WORDS = {"x": "times"}
 DOUBTS = {
     "busy": "other work used the machine",
     "unsteady": "steps were not steady",
@@ -31,18 +35,16 @@ DOUBTS = {
 
 
 def findings_of(results: Results, gaps: Sequence[GapShown] = ()) -> Iterator[FindingShown]:
-    """How well predictions agree with measured and published figures, the best points, and what limits them.
+    """The answer to the question, how well predictions agree with other figures, and what limits the points.
 
-    Doubts about the measurements behind these sentences come first.
+    Doubts about the measurements behind these sentences come first. A study whose file words no answer is answered by
+    what compares its points: gaps, ratios, the best of them.
     """
-    headlines = [
-        *gap_findings(gaps),
-        *_agreement(results),
-        *_statements(results),
-        *_order(results),
-        *_best(results),
-        *_compared(results),
-    ]
+    answers = list(_answers(results))
+    comparisons = [*gap_findings(gaps), *_order(results), *_compared(results)]
+    if not answers:
+        answers, comparisons = [replace(one, is_answer=True) for one in (*comparisons, *_best(results))], []
+    headlines = [*answers, *comparisons, *_agreement(results), *_statements(results)]
     yield from _doubted(results, {point for finding in headlines for point in finding.evidence})
     yield from headlines
     yield from _limits(results)
@@ -128,9 +130,9 @@ def _covered(compared: Sequence[Pair]) -> tuple[int, int]:
 
 def _words(number: Number, metric: Metric) -> str:
     """A figure as it was printed: a range, a bound or a value."""
-    unit = f" {metric.unit}" if metric.dimension is units.COUNT and metric.unit else ""
-    low, high = (None if end is None else units.format(end, metric.dimension) for end in (number.low, number.high))
-    value = units.format(number.value, metric.dimension)
+    unit = f" {UNIT_WORDS.get(metric.unit, metric.unit)}" if metric.dimension is units.COUNT and metric.unit else ""
+    low, high = (None if end is None else _value_words(end, metric) for end in (number.low, number.high))
+    value = _value_words(number.value, metric)
     if low and not high:
         value = f"above {low}"
     elif high and not low:
@@ -138,20 +140,105 @@ def _words(number: Number, metric: Metric) -> str:
     return f"{value}{unit}"
 
 
+def _value_words(value: float, metric: Metric) -> str:
+    """A value in the unit of its readers: devices are whole, and time of devices is counted in GPU-hours."""
+    if metric.name == "num_gpus":
+        return f"{value:,.0f}"
+    if metric.name == "gpu_time_s":
+        return f"{value / units.HOUR_S:,.0f} GPU-hours"
+    return units.format(value, metric.dimension)
+
+
 def _where(results: Results, index: int) -> str:
     return ", ".join(f"{name} {label}" for name, label in results.study.points[index].labels.items() if label)
 
 
 def _statements(results: Results) -> Iterator[FindingShown]:
-    """How many statements of the sources the predictions agree with."""
+    """With how many statements of the sources the predictions agree, and how many they contradict."""
     checks = checked_statements(results)
     if checks:
-        held = sum(check.holds for check in checks)
-        rest = "" if held == len(checks) else "; the notes name the others"
+        verdicts = Counter(check.verdict for check in checks)
+        rest = "" if verdicts["agrees"] == len(checks) else "; the notes name the others"
         yield FindingShown(
-            text=f"predictions agree with {held} of {len(checks)} statements of the sources{rest}",
-            evidence=tuple(dict.fromkeys(point for check in checks for point in check.points)),
+            text=f"of {len(checks)} statements of the sources, predictions agree with {verdicts['agrees']} and "
+            f"contradict {verdicts['contradicts']}; {verdicts['cannot say']} cannot be decided{rest}",
+            evidence=tuple(dict.fromkeys(point for check in checks for point in check.points(results))),
         )
+
+
+def compared_axis(study: Study) -> str:
+    """The axis whose values the study compares with one of them; empty if it names none."""
+    relative = study.file.relative
+    return next(iter(relative.to)) if relative is not None and len(relative.to) == 1 else study.file.gaps
+
+
+def _answers(results: Results) -> Iterator[FindingShown]:
+    """The sentences of the file that answer its question, with the figures of this set of points."""
+    outcomes = results.measured or results.predicted
+    word = "measured" if results.measured else "predicted"
+    for answer in results.study.file.answers:
+        figures, evidence = dict[str, str](), dict[str, None]()
+        for name, quantity in answer.figures.items():
+            indices = _quantity_values(results, outcomes, quantity)
+            if not indices:
+                break
+            figures[name] = _quantity_words(results, outcomes, indices, quantity)
+            evidence.update(dict.fromkeys(results.study.points[index].id for index in indices))
+        else:
+            yield FindingShown(
+                text=f"{answer.text.format_map(figures)} ({word})", evidence=tuple(evidence), is_answer=True
+            )
+
+
+def _quantity_values(results: Results, outcomes: Sequence[Outcome], quantity: Quantity) -> list[int]:
+    """Points behind a figure of an answer."""
+    usable = [index for index in results.study.matching(quantity.where) if not outcomes[index].problem]
+    usable = [
+        i
+        for i in usable
+        if (quantity.word in outcomes[i].words if quantity.word else quantity.metric in outcomes[i].numbers)
+    ]
+    if quantity.at == "largest scale":
+        by_curve = [[i for i in curve.indices if i in set(usable)] for curve in curves(results.study)]
+        usable = sorted(own[-1] for own in by_curve if len(own) > 1)
+    return usable
+
+
+def _quantity_words(results: Results, outcomes: Sequence[Outcome], indices: Sequence[int], quantity: Quantity) -> str:
+    """Words of a column, a range, or every value with what its point differs in."""
+    named = _differing(results, indices, without_scale=quantity.at == "largest scale")
+    if quantity.word:
+        texts = {i: outcomes[i].words[quantity.word] for i in indices}
+        return "; ".join(f"{texts[i]}{f' for {named[i]}' if named[i] else ''}" for i in indices)
+    metric = METRICS[quantity.metric]
+    words = {i: _words(Number(value=outcomes[i].numbers[metric.name].value), metric) for i in indices}
+    if quantity.show == "each":
+        return ", ".join(f"{words[i]}{f' ({named[i]})' if named[i] else ''}" for i in indices)
+    ends = [pick(indices, key=lambda i: outcomes[i].numbers[metric.name].value) for pick in (min, max)]
+    if words[ends[0]] == words[ends[1]]:
+        return words[ends[0]]
+    where = [f" ({named[i]})" if quantity.show == "ends" and named[i] else "" for i in ends]
+    return f"{words[ends[0]]}{where[0]} to {words[ends[1]]}{where[1]}"
+
+
+def _differing(results: Results, indices: Sequence[int], *, without_scale: bool) -> dict[int, str]:
+    """The values in which some points differ, in words. A number stands behind the name of its axis."""
+    labels = [results.study.points[index].labels for index in indices]
+    scaling = results.study.file.scaling
+    hidden = {scaling.over} if without_scale and scaling is not None else set()
+    if hidden:  # the axis that grows need not be the one that the curve counts
+        hidden |= {name for name in labels[0] if scaling is not None and name not in scaling.groups}
+    names = [name for name in labels[0] if name not in hidden and len({one.get(name) for one in labels}) > 1]
+    return {
+        index: ", ".join(
+            f"{name} {one[name]}" if _is_number(one[name]) else one[name] for name in names if one.get(name)
+        )
+        for index, one in zip(indices, labels, strict=True)
+    }
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit()
 
 
 def _order(results: Results) -> Iterator[FindingShown]:

@@ -61,6 +61,7 @@ METRICS = {
         _metric("efficiency_frac", "efficiency", "", units.FRACTION, "higher"),
         _metric("epoch_efficiency_frac", "efficiency per epoch", "", units.FRACTION, "higher"),
         _metric("training_efficiency_frac", "efficiency of training", "", units.FRACTION, "higher"),
+        _metric("loss_per_doubling_frac", "efficiency lost per doubling", "", units.FRACTION, "lower"),
         _metric("place", "place", "", units.COUNT, "lower"),
         _metric("ratio", "ratio", "x", units.COUNT, "lower"),
         _metric("energy_j", "energy", "J", units.JOULES, "lower"),

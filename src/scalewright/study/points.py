@@ -68,7 +68,11 @@ def open_study(
     path = find(name)
     file = load(path)
     with _naming(str(path)):
-        sourced = [*(figure.metric for figure in file.published), *(claim.metric for claim in file.statements)]
+        sourced = [
+            *(figure.metric for figure in file.published),
+            *(name for claim in file.statements for name in (claim.metric, claim.higher_metric) if name),
+            *(figure.metric for answer in file.answers for figure in answer.figures.values() if figure.metric),
+        ]
         for metric_name in (*file.metrics, *sourced, *_scaling_metrics(file)):
             metric(metric_name)
     if file.measure is not None and file.measure.where == "site" and file.measure.site != HERE:

@@ -12,6 +12,7 @@ from scalewright.observe.breakdown.distribution import elbow_of
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import (
     CurveShown,
+    FindingShown,
     MetricShown,
     Origin,
     PointRow,
@@ -19,7 +20,7 @@ from scalewright.records.study_report import (
     StudyReport,
 )
 from scalewright.study.file import axes_of
-from scalewright.study.findings import findings_of
+from scalewright.study.findings import compared_axis, findings_of
 from scalewright.study.gaps import gaps_of
 from scalewright.study.kinds.base import Outcome
 from scalewright.study.metrics import METRICS, Metric
@@ -29,7 +30,7 @@ from scalewright.study.pipeline.shown import pipeline_shown
 from scalewright.study.points import Study, open_study
 from scalewright.study.results import Results, measured_study, predict_study
 from scalewright.study.scaling import Curve, curves, too_few_points, where_to_stop
-from scalewright.study.statements import contradictions
+from scalewright.study.statements import checked_statements, disagreements
 from scalewright.study.store import Store
 
 NO_OUTCOME = Outcome()
@@ -55,8 +56,7 @@ def measured_report(catalog: Catalog, name: str, store: Store) -> StudyReport:
     report = with_observations(catalog, study, report, [store.run(point, 0) for point in study.points])
     if study.pipeline is not None:
         shown = pipeline_shown(study, store)
-        findings = (*pipeline_findings(shown), *report.findings)
-        report = replace(report, pipeline=shown, findings=findings)
+        report = replace(report, pipeline=shown, findings=answers_first(*pipeline_findings(shown), *report.findings))
     has_own = study.pipeline is not None or (study.file.measure is not None and bool(axes_of(study.file.measure)))
     if not has_own or not axes_of(study.file):
         return report
@@ -70,8 +70,13 @@ def with_observations(
     if not study.file.observations:
         return report
     table = observation_table(catalog, study.file.observations, runs)
-    findings = (*observation_findings(table), *report.findings)
+    findings = answers_first(*observation_findings(table), *report.findings)
     return replace(report, observations=table, findings=findings, notes=(*report.notes, *table.notes))
+
+
+def answers_first(*findings: FindingShown) -> tuple[FindingShown, ...]:
+    """A reader came with a question: its answer stands before everything else that was found."""
+    return tuple(sorted(findings, key=lambda finding: not finding.is_answer))
 
 
 def _machine(study: Study, store: Store) -> str:
@@ -102,10 +107,12 @@ def report_of(results: Results, *, machine: str = "", now: datetime | None = Non
         points=tuple(_row(results, index, study_curves) for index in range(len(study.points))),
         curves=tuple(_curves(results, study_curves)),
         scale_name=_scale_name(results),
+        compared_axis=compared_axis(study),
         units={name: METRICS[name].unit for name in sorted(_names(results))},
-        findings=tuple(findings_of(results, gaps)),
+        findings=answers_first(*findings_of(results, gaps)),
         gaps=gaps,
-        notes=(*study.file.notes, *contradictions(results), *results.notes),
+        statements=tuple(check.shown(results) for check in checked_statements(results)),
+        notes=(*study.file.notes, *disagreements(results), *results.notes),
         measure_note=study.file.measure.note if study.file.measure and results.measured else "",
     )
 

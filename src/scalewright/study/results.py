@@ -10,7 +10,7 @@ from scalewright.catalog.library import Catalog
 from scalewright.errors import LayoutError, NotExpressedError, ScalewrightError
 from scalewright.records.documents import parse_json, read_document, read_text
 from scalewright.records.run_directory import RunDirectory
-from scalewright.records.study_report import Number
+from scalewright.records.study_report import RATIO, Number
 from scalewright.records.types import Point, Result
 from scalewright.study.doubts import fewer_repeats, merged, outside_interval
 from scalewright.study.expressions import shown as str_shown
@@ -20,10 +20,10 @@ from scalewright.study.metrics import METRICS
 from scalewright.study.order import with_places
 from scalewright.study.pipeline.progress import block_of
 from scalewright.study.points import Study
-from scalewright.study.scaling import efficiencies
+from scalewright.study.scaling import efficiencies, losses_per_doubling
 from scalewright.study.store import Store
 
-EFFICIENCY = "efficiency_frac"
+EFFICIENCY, LOSS = "efficiency_frac", "loss_per_doubling_frac"
 SHARED_CORES = (
     "All ranks share the cores of this machine. With n ranks, each has one nth of the cores, so that the best possible "
     "efficiency is 1/n."
@@ -203,7 +203,7 @@ def with_ratio(study: Study, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]
         number = outcome.numbers.get(relative.metric)
         ratio = {}
         if number is not None and reference is not None and reference.value:
-            ratio = {"ratio": Number(value=number.value / reference.value)}
+            ratio = {RATIO: Number(value=number.value / reference.value)}
         with_ratios.append(replace(outcome, numbers=outcome.numbers | ratio))
     return tuple(with_ratios)
 
@@ -215,6 +215,7 @@ def with_efficiency(study: Study, outcomes: Sequence[Outcome]) -> tuple[Outcome,
         return tuple(outcomes)
     metrics = {EFFICIENCY: scaling.metric, **scaling.also}
     by_name = {name: efficiencies(study, outcomes, of=metric) for name, metric in metrics.items()}
+    by_name[LOSS] = losses_per_doubling(study, by_name[EFFICIENCY])
     return tuple(
         replace(
             outcome,

@@ -136,6 +136,17 @@ def efficiencies(study: Study, outcomes: Sequence[Outcome], *, of: str) -> dict[
     return by_index
 
 
+def losses_per_doubling(study: Study, efficiency_by_index: Mapping[int, Number]) -> dict[int, Number]:
+    """Efficiency that each doubling of the scale costs, at every point but the smallest of its curve."""
+    losses: dict[int, Number] = {}
+    for curve in curves(study):
+        points = [p for p in zip(curve.scales, curve.indices, strict=True) if p[1] in efficiency_by_index]
+        for (scale, index), (more, other) in itertools.pairwise(points):
+            lost = efficiency_by_index[index].value - efficiency_by_index[other].value
+            losses[other] = Number(value=lost / math.log2(more / scale))
+    return losses
+
+
 def where_to_stop(curve: Curve, work_s: Mapping[int, float]) -> Stop | None:
     """Fit Amdahl's law to the time of a fixed amount of work at each scale; None with fewer than three points."""
     seen = [(n, work_s[i]) for n, i in zip(curve.scales, curve.indices, strict=True) if i in work_s]

@@ -17,6 +17,7 @@ from scalewright.costs.vision.step import (
     host_time_s,
     num_images_per_s,
     step_time,
+    validation_time_s,
 )
 from scalewright.costs.vision.supply import Supply, image_wait_s, slowest_supply, supplies
 from scalewright.costs.vision.traffic import (
@@ -56,5 +57,6 @@ __all__ = [
     "step_time",
     "supplies",
     "unseen",
+    "validation_time_s",
     "vector_gain",
 ]

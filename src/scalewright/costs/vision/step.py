@@ -110,6 +110,23 @@ def step_time(setting: VisionSetting) -> Breakdown:
     return replace(step, parts=(*step.parts, _data_wait(setting, step.total)))
 
 
+def validation_time_s(*, step: Breakdown, setting: VisionSetting, num_images: float) -> float:
+    """Scoring of held-out images after an epoch: forward passes in batches as large as those of training.
+
+    Equation  max(V / (n b), 1) (t_conv forward + (1 - f) t_norms + t_pool / 2),  V images, n devices with b each,
+              f the norms' backward part
+    Source    goyal2017 (arXiv:1706.02677), section 5.1, for what a validation pass is
+    Assumes   images wait in memory; no exchange; half of the pooling is forward; the last batch takes its share
+    Checked   tests/study/test_study_vision_epoch.py: half on twice the devices; under a third of training an image
+    """
+    forward_s = float(
+        step.part("convolution_forward").total
+        + (1.0 - norm_backward_frac(setting)) * step.part("norm_and_activation").total
+        + step.part("pool").total / NUM_PASSES
+    )
+    return max(num_images / float(setting.layout.gbs), 1.0) * forward_s
+
+
 def norm_backward_frac(setting: VisionSetting) -> float:
     """Part of the norms' crossings that the backward pass has: what gradient exchange can hide behind.
 

@@ -16,7 +16,7 @@ from scalewright.observe.evidence.series import (
     setting_spots,
     step_series,
 )
-from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule, run_option
 from scalewright.observe.findings.words import percent, seconds
 
 STALL_FRAC = 0.05
@@ -92,11 +92,20 @@ def checkpoint_stall(evidence: Evidence, context: FindingContext) -> Iterator[Se
         f"{percent(cost.share_frac)} of the time ({seconds(each_s)} "
         f"each{', written while training waits' if is_sync else ''})",
         spots=(*(one.spot for one in worst[:2]), *setting_spots(evidence, "checkpoint_every", "checkpoint_async")),
-        next_step="save asynchronously (--checkpoint async)" if is_sync else
-        "save less often, or to faster storage: `scalewright bench checkpoint` compares ways",
+        next_step=_next_step(evidence, is_sync=is_sync),
         certainty="certain", score=cost.share_frac + 0.01, numbers={"blocked_frac": cost.share_frac, "each_s": each_s},
         gain=Gain(step_time_frac=cost.share_frac, how="measured: the run without waiting for checkpoints"),
     )  # fmt: skip
+
+
+def _next_step(evidence: Evidence, *, is_sync: bool) -> str:
+    """What the command of the run can change: not every one can write while training goes on."""
+    in_background = run_option(evidence, "--checkpoint", "async")
+    if is_sync and in_background:
+        return f"save asynchronously ({in_background})"
+    every = run_option(evidence, "--checkpoint-every", "STEPS")
+    less_often = f"save less often ({every})" if every else "save less often"
+    return f"{less_often}, or to faster storage: `scalewright bench checkpoint` compares ways"
 
 
 @finding_rule(
@@ -106,7 +115,8 @@ def checkpoint_stall(evidence: Evidence, context: FindingContext) -> Iterator[Se
     title="Checkpoints are saved at the wrong interval",
     why="Saving too often costs time at every save; too rarely, and a failure costs the work since the last one. "
     "Daly's interval loses least, from the time of a save and the time between failures.",
-    advice="Use --checkpoint-every auto, or the interval that is named here.",
+    advice="Save at the interval that is named here. Our commands find it by themselves with "
+    "`scalewright bench language --checkpoint-every auto`.",
     source="Daly 2006 (FGCS 22), equation 37",
 )
 def checkpoint_interval(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
@@ -123,11 +133,13 @@ def checkpoint_interval(evidence: Evidence, context: FindingContext) -> Iterator
     if loss_now - loss_best < LEAST_GAIN_FRAC:
         return
     often = "too often" if used_s < best_s else "too rarely"
+    auto = run_option(evidence, "--checkpoint-every", "auto")
     yield Seen(
         message=f"checkpoints are saved {often}: every {seconds(used_s)}, at {seconds(save_s)} each; with a failure "
         f"every {seconds(mttf_s)} the best interval is {seconds(best_s)}",
         spots=(*(one.spot for one in cost.saves[:2]), *setting_spots(evidence, "checkpoint_every", "device_mttf_s")),
-        next_step="save with --checkpoint-every auto", certainty="likely", score=loss_now - loss_best,
+        next_step=f"save every {seconds(best_s)}{f' ({auto})' if auto else ''}", certainty="likely",
+        score=loss_now - loss_best,
         severity=None if loss_now - loss_best >= STALL_FRAC else "info",
         numbers={"interval_s": used_s, "best_interval_s": best_s},
         gain=Gain(step_time_frac=loss_now - loss_best, how="Daly's formula with the measured time of a save"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.series import step_series
 from scalewright.observe.findings.catalogue import every_rule
-from scalewright.observe.findings.rule import Explained, FindingContext, FindingRule, Seen
+from scalewright.observe.findings.rule import Explained, FindingContext, FindingRule, Seen, run_option
 from scalewright.records.redaction import redacted
 
 ROLES = ("ended", "slowed", "wasted", "suspect")
@@ -77,9 +77,10 @@ def missing(evidence: Evidence) -> list[str]:
     if evidence.steps and not evidence.rank_times:
         has_parts = any(set(one.parts_s) - {"data", "checkpoint", "own"} for one in evidence.steps)
         if not has_parts:
+            profile = run_option(evidence, "--profile")
             lacks.append(
-                "no split of the step: add a profiler trace of one step (for our runs: --profile-steps 1), "
-                "so that compute, communication and idle time can be told apart"
+                f"no split of the step: add a profiler trace of one step{f' ({profile})' if profile else ''}, so that "
+                "compute, communication and idle time can be told apart"
             )
     if _is_multi_node(evidence) and not evidence.transports:
         lacks.append("no NCCL log: run once with NCCL_DEBUG=INFO, so that the network path of each channel is known")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.series import setting, setting_spots
 from scalewright.observe.findings.planned import planned_gain
-from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule
+from scalewright.observe.findings.rule import FindingContext, Seen, finding_rule, run_option
 
 FULL = ("fp32", "float32", "32", "32-true", "no")
 SHORT = ("bf16", "fp16", "bfloat16", "float16", "16-mixed", "bf16-mixed")
@@ -36,7 +36,7 @@ def amp_off(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
         return
     yield Seen(
         message=f"precision is {precision}: matrix units are not used in 16 bit",
-        spots=setting_spots(evidence, "precision"), next_step="train with --precision bf16", certainty="certain",
+        spots=setting_spots(evidence, "precision"), next_step=_train_in(evidence, "bf16"), certainty="certain",
         score=WITHOUT_PLAN_FRAC if gain is None else gain.step_time_frac, gain=gain,
     )  # fmt: skip
 
@@ -82,9 +82,14 @@ def amp_slower(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:
         return
     yield Seen(
         message=f"precision is {precision}, and the planner expects fp32 to be faster on this machine",
-        spots=setting_spots(evidence, "precision"), next_step="train with --precision fp32", certainty="likely",
+        spots=setting_spots(evidence, "precision"), next_step=_train_in(evidence, "fp32"), certainty="likely",
         score=gain.step_time_frac, gain=gain,
     )  # fmt: skip
+
+
+def _train_in(evidence: Evidence, precision: str) -> str:
+    option = run_option(evidence, "--precision", precision)
+    return f"train with {option}" if option else f"train in {precision}"
 
 
 def _is_cpu(evidence: Evidence) -> bool:

@@ -77,8 +77,8 @@ def generation_bound(evidence: Evidence, context: FindingContext) -> Iterator[Se
     title="A few long answers keep everybody waiting",
     why="An iteration ends with its last answer. While the longest ones are written, most of the engine's places are "
     "empty.",
-    advice="A token budget with partial rollouts (--token-budget), more prompts than needed with the first answers "
-    "taken, or a limit of the length.",
+    advice="A token budget with partial rollouts (`scalewright reason grpo --token-budget`), more prompts than needed "
+    "with the first answers taken, or a limit of the length.",
     source="verl issues 658 and 4348, OpenRLHF PR 1190: ranks from 73 to 167 s",
 )
 def long_tail(evidence: Evidence, context: FindingContext) -> Iterator[Seen]:

@@ -62,6 +62,23 @@ class Seen:
     ranks: tuple[int, ...] = ()
 
 
+RUN_OPTIONS = {
+    "bench language": ("--checkpoint", "--checkpoint-every", "--precision", "--profile"),
+    "bench vision": ("--checkpoint", "--checkpoint-every", "--precision", "--profile"),
+    "reason sft": ("--checkpoint-every", "--precision"),
+    "reason grpo": ("--checkpoint-every", "--precision", "--token-budget"),
+    "reason distill": ("--checkpoint-every", "--precision"),
+}
+"""Options that findings name, by the commands that have them. tests/cli/test_advised_flags.py asks the commands."""
+
+
+def run_option(evidence: Evidence, option: str, value: str = "") -> str:
+    """An option as the command of the run takes it; empty where it has none such, or the run is not ours."""
+    kind, stage = (evidence.settings.get(name, ("",))[0] for name in ("kind", "stage"))
+    command = f"reason {stage}" if kind == "reason" else f"bench {kind}"
+    return f"{option} {value}".rstrip() if option in RUN_OPTIONS.get(command, ()) else ""
+
+
 Check = Callable[[Evidence, FindingContext], Iterator[Seen]]
 
 

@@ -18,6 +18,8 @@ from scalewright.workload.flop import training_flop_per_sample
 
 NUM_IMAGENET = 1_281_167
 """Training images of ImageNet-1k (russakovsky2015, arXiv:1409.0575)."""
+NUM_IMAGENET_VALIDATION = 50_000
+"""Its validation images."""
 STREAMING_TERMS = ("norm_and_activation", "layout_change", "pool")
 """Terms that move memory and do no products."""
 

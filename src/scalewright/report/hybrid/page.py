@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright import units
 from scalewright.records.documents import write_text
 from scalewright.records.hybrid_report import HybridShown, RoleUse
+from scalewright.records.reasoning import CurvePoint
+from scalewright.report.figure_file import LINE_COLOURS
 from scalewright.report.hybrid import svg
 from scalewright.report.hybrid.figures import (
     AGE_COLOURS,
@@ -25,6 +28,7 @@ from scalewright.report.hybrid.figures import (
     wait_title,
 )
 from scalewright.report.page_template import page_styles, page_template
+from scalewright.report.pipeline.figures import CURVE_TITLES
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -36,16 +40,41 @@ MAX_RESTARTS = 20
 
 
 def write_run_page(
-    path: Path, shown: HybridShown, *, title: str, version: str, summary: list[str], findings: Markup | str = ""
-) -> None:
+    path: Path, shown: HybridShown, *, title: str, version: str, summary: list[str], curve: Sequence[CurvePoint] = (),
+    findings: Markup | str = "",
+) -> None:  # fmt: skip
     """One file that loads nothing else. `summary`: sentences about the stage, above the section."""
     template = page_template("run.html")
     section = hybrid_section(shown, title="Rollouts and training over time")
+    learning, constant = _learning(curve)
     write_text(
         path, template.render(
-            title=title, version=version, summary=summary, css=page_styles(STYLES), section=section, findings=findings
+            title=title, version=version, summary=summary, css=page_styles(STYLES), section=section, findings=findings,
+            learning=learning, constant=constant,
         )
     )  # fmt: skip
+
+
+def _learning(curve: Sequence[CurvePoint]) -> tuple[list[Markup], str]:
+    """A chart of every figure that changes over the steps, and which ones do not."""
+    from markupsafe import Markup
+
+    charts, constant = [], []
+    for name, title in CURVE_TITLES.items():
+        points = [(point.step, float(value)) for point in curve if (value := getattr(point, name)) is not None]
+        is_share = name.endswith("_frac")
+        if not points:
+            continue
+        if len({value for _, value in points}) == 1:
+            value = points[0][1]
+            constant.append(f"{title} ({100 * value:.3g} %)" if is_share else f"{title} ({value:.3g})")
+            continue
+        chart = svg.line(
+            f"{title[0].upper()}{title[1:]}", points, num_steps=curve[-1].step + 1, stroke=LINE_COLOURS[0],
+            is_share=is_share,
+        )  # fmt: skip
+        charts.append(Markup(chart))
+    return charts, ", ".join(constant)
 
 
 def hybrid_section(shown: HybridShown, *, title: str = "") -> Markup:

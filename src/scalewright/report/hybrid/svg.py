@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -16,6 +17,8 @@ LEFT, RIGHT, TOP, BOTTOM = 62.0, 10.0, 10.0, 40.0
 LANE_WIDTH, LANE_HEIGHT = 1000.0, 24.0
 IDLE = "var(--line)"
 NUM_TICKS = 5
+MOST_DOTS = 40
+"""A line of more points has no dots."""
 MOST_TICK_FRAC = 0.9
 """A tick further right would be cut off."""
 NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -177,6 +180,37 @@ def histogram(caption: str, counts: dict[int, int], *, bound: int | None, fill: 
     return _chart(caption, marks)
 
 
+def line(caption: str, points: Sequence[tuple[int, float]], *, num_steps: int, stroke: str, is_share: bool) -> str:
+    """A figure of a stage over its steps; one that only some steps have is a row of dots on a line."""
+    unit, scale = (" %", 100.0) if is_share else ("", 1.0)
+    values = [scale * value for _, value in points]
+    least, most = min(0.0, *values), max(0.0, *values)
+    step = _nice((most - least) / 4) if most > least else 1.0
+    bottom = math.floor(least / step + 1e-9) * step if least < 0 else 0.0
+    top = max(math.ceil(most / step - 1e-9) * step, bottom + step)
+
+    def px(number: int) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (number / (num_steps - 1) if num_steps > 1 else 0.5)
+
+    def py(value: float) -> float:
+        return HEIGHT - BOTTOM - (value - bottom) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
+
+    marks = []
+    for number in range(round((top - bottom) / step) + 1):
+        value = bottom + number * step
+        marks.append(f'<path class="grid" d="M{LEFT:g},{py(value):.5g}H{WIDTH - RIGHT:g}"/>')
+        marks.append(_text(LEFT - 6, py(value) + 4, f"{_count(value) if value else '0'}{unit}", anchor="end"))
+    places = [(px(number), py(value)) for (number, _), value in zip(points, values, strict=True)]
+    path = "L".join(f"{x:.5g},{y:.5g}" for x, y in places)
+    marks.append(f'<path d="M{path}" fill="none" stroke="{stroke}" stroke-width="2" stroke-linejoin="round"/>')
+    if len(points) <= MOST_DOTS:
+        for (number, _), value, (x, y) in zip(points, values, places, strict=True):
+            words = escape(f"step {number + 1}: {value:.3g}{unit}")
+            dot = f'cx="{x:.5g}" cy="{y:.5g}" r="3" fill="var(--paper)" stroke="{stroke}" stroke-width="2"'
+            marks.append(f"<circle {dot}><title>{words}</title></circle>")
+    return _chart(caption, [*marks, *_ends("1", f"{num_steps:,}", "step")])
+
+
 def _values_axis(most: float, unit: str = "") -> list[str]:
     top, step = _top(most), _nice(most / 4)
     marks, value = [], 0.0
@@ -194,7 +228,7 @@ def _top(most: float) -> float:
 
 
 def _count(value: float) -> str:
-    return f"{value:.3g}" if value < units.KILO else units.format(value, units.COUNT).replace(".0 ", " ")
+    return f"{value:.3g}" if abs(value) < units.KILO else units.format(value, units.COUNT).replace(".0 ", " ")
 
 
 def _ends(first: str, last: str, word: str) -> list[str]:

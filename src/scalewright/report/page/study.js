@@ -1,11 +1,22 @@
 "use strict";
+/* Okabe and Ito's colours, for any colour vision, then others as far from each other; report/figure_file.py has the same. */
+const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "var(--ink)", "#7711dd", "#775533", "#999955", "#555555", "#7755dd"];
+/* A colour belongs to a value of an axis, such as a system, on the whole page: for lines and published marks, whatever is chosen. */
+const coloured = new Map();
+function colourOf(axis, value) {
+  if (!coloured.has(axis)) coloured.set(axis, new Map());
+  const values = coloured.get(axis);
+  if (!values.has(value)) values.set(value, COLOURS[values.size % COLOURS.length]);
+  return values.get(value);
+}
+
 function study(article) {
   const data = JSON.parse(article.querySelector("script.data").textContent);
   /* A chart is 520 units wide whatever the screen: on a phone its letters are drawn larger, as the style sheet says. */
   const FONT = matchMedia("(max-width: 40rem)").matches ? 16 : 12;
-  /* Okabe and Ito's colours, for any colour vision; further series are dashed. */
-  const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "var(--ink)"];
-  const DASHES = ["", "6 3", "2 3"];
+  const IS_WIDE = matchMedia("(min-width: 62rem)").matches;
+  /* Series of one colour differ in their dashes. */
+  const DASHES = ["", "6 3", "2 3", "10 3 2 3", "14 4", "1 5"];
 
   // --- which points are shown --------------------------------------------------------------------------------------
   const valuesOf = (axis) => [...new Set(data.points.map((point) => point.labels[axis] ?? ""))];
@@ -23,12 +34,15 @@ function study(article) {
   const state = { chosen: {}, hidden: new Set(), logX: false, values: "auto", isOwn: false };
   const ofLines = data.points.map((_, i) => i).filter((i) => onLine[i]);
   const counts = groups.map((axis) => new Set(ofLines.map((i) => groupOf(i)[axis])).size);
-  const seriesAxis = groups.length ? groups[counts.indexOf(Math.max(...counts))] : "";
+  /* Lines differ in the axis with the most values; of equal ones, in the one that the study compares. */
+  const most = Math.max(...counts), compares = data.compared_axis;
+  const seriesAxis = !groups.length ? "" : groups.includes(compares) && counts[groups.indexOf(compares)] === most ? compares : groups[counts.indexOf(most)];
+  if (isScaling) data.points.forEach((_, index) => colourOf(seriesAxis, groupOf(index)[seriesAxis]));
   const numCurves = new Set(ofLines.map((i) => JSON.stringify(groupOf(i)))).size;
   for (const axis of groups) state.chosen[axis] = isScaling && numCurves > 8 && axis !== seriesAxis ? groupOf(ofLines[0])[axis] : "";
   const scales = data.points.map((point) => point.scale).filter((s) => s !== null);
   if (scales.length && Math.max(...scales) / Math.min(...scales) >= 8) state.logX = true;
-  const isChosen = (index) => groups.every((axis) => !state.chosen[axis] || groupOf(index)[axis] === state.chosen[axis]);
+  const isChosen = (index, free) => groups.every((axis) => axis === free || !state.chosen[axis] || groupOf(index)[axis] === state.chosen[axis]);
 
   function controls() {
     const box = article.querySelector(".controls");
@@ -54,17 +68,22 @@ function study(article) {
     check.addEventListener("change", () => { state.logX = check.checked; draw(); });
   }
 
-  function series() {
-    const found = new Map();
+  /* `free`: an axis of which all values are taken, whatever is chosen. */
+  function series(free) {
+    const found = new Map(), open = groups.filter((axis) => axis === free || !state.chosen[axis]);
+    const rest = (group) => open.filter((axis) => axis !== seriesAxis).map((axis) => group[axis]).join(", ");
+    const rests = [...new Set(ofLines.map((index) => rest(groupOf(index))))];
     data.points.forEach((point, index) => {
-      if (!isChosen(index) || (isScaling && !onLine[index])) return;
-      const group = groupOf(index), open = groups.filter((axis) => !state.chosen[axis]);
-      const name = isScaling ? open.map((axis) => group[axis]).join(", ") || data.title : "points";
-      if (!found.has(name)) found.set(name, []);
-      found.get(name).push(point);
+      if (!isChosen(index, free) || (isScaling && !onLine[index])) return;
+      const group = groupOf(index), name = isScaling ? open.map((axis) => group[axis]).filter(Boolean).join(", ") || data.title : "points";
+      if (!found.has(name)) found.set(name, { name, key: group[seriesAxis], points: [], colour: isScaling ? colourOf(seriesAxis, group[seriesAxis]) : COLOURS[0], dash: isScaling ? DASHES[rests.indexOf(rest(group)) % DASHES.length] : "" });
+      found.get(name).points.push(point);
     });
-    return [...found.entries()].map(([name, points], i) => ({ name, points, colour: COLOURS[i % COLOURS.length], dash: DASHES[Math.floor(i / COLOURS.length) % DASHES.length] }));
+    return [...found.values()];
   }
+  const isHidden = (one) => state.hidden.has(one.name) || state.hidden.has(one.key);
+  /* A ratio is 1 at the points that all others are compared with: these say nothing, and are left out. */
+  const isReference = (one) => one.points.every((point) => !point.predicted.ratio || point.predicted.ratio.value === 1);
 
   function legend(all) {
     const box = article.querySelector(".legend");
@@ -72,7 +91,8 @@ function study(article) {
     if (all.length < 2) return;
     for (const one of all) {
       const button = make("button", { type: "button", "aria-pressed": String(!state.hidden.has(one.name)) }, box);
-      make("span", { class: "swatch", style: `border-top: 3px ${one.dash ? (one.dash === DASHES[1] ? "dashed" : "dotted") : "solid"} ${one.colour}` }, button);
+      const swatch = make("svg", { class: "swatch", viewBox: "0 0 28 4", "aria-hidden": "true" }, button);
+      make("line", { x1: 0, x2: 28, y1: 2, y2: 2, stroke: one.colour, "stroke-width": 3, "stroke-dasharray": one.dash }, swatch);
       button.append(one.name);
       button.addEventListener("click", () => {
         state.hidden.has(one.name) ? state.hidden.delete(one.name) : state.hidden.add(one.name);
@@ -127,29 +147,40 @@ function study(article) {
     const X = valueAxis(reference === undefined ? numbers : [...numbers, { value: 1.25 * reference }], metric, choice), some = rows.slice(0, MAX_ROWS);
     const figure = make("figure", {}, parent);
     make("figcaption", {}, figure, (caption || titleOf(metric, X.name)) + (rows.length > some.length ? `: ${some.length} of ${rows.length} points` : ""));
-    const longest = Math.max(...some.map((row) => row.name.length)) * FONT * 0.54 + 12, W = 520, above = longest > 0.62 * W;
+    /* Rows with long names take the width of the page, or stand below their names where it is narrow. */
+    const longest = Math.max(...some.map((row) => row.name.length)) * FONT * 0.54 + 12, isLong = longest > 0.5 * 520;
+    const isBroad = isLong && IS_WIDE, W = isBroad ? 1064 : 520, above = isLong && !isBroad;
+    if (isBroad) figure.classList.add("wide");
     const cuts = some.map((row) => row.marks.filter((m) => X.cuts(Math.max(...ends(m.n)))));
     const cutWords = cuts.map((marks) => marks.map((m) => format(Math.max(...ends(m.n)), metric)).join(", "));
     const room = Math.max(...cutWords.map((words) => words.length));
     const L = above ? 8 : longest, R = room ? 24 + FONT * 0.54 * room : 16, T = 6, B = 28, STEP = above ? 2 * FONT + 10 : FONT + 8, H = T + B + STEP * some.length;
     const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": "Chart of " + (caption || metric.title) }, figure);
     const px = (v) => L + X.at(v) * (W - L - R), py = (at) => T + STEP * (at + (above ? 0.72 : 0.5));
-    for (const tick of X.ticks) {
-      const x = px(tick * X.size);
-      make("line", { class: "grid", x1: x, x2: x, y1: T, y2: H - B }, svg);
-      make("text", { x, y: H - B + 16, "text-anchor": "middle" }, svg, tidy(tick));
+    /* Names above their rows interrupt the lines of the grid: no letter is crossed. */
+    function upright(kind, x) {
+      const dash = kind === "axis" ? { "stroke-dasharray": "4 3" } : {};
+      if (!above) make("line", { class: kind, x1: x, x2: x, y1: T, y2: H - B, ...dash }, svg);
+      else some.forEach((_, at) => make("line", { class: kind, x1: x, x2: x, y1: T + STEP * at + FONT + 5, y2: T + STEP * (at + 1), ...dash }, svg));
     }
-    if (reference !== undefined) make("line", { class: "axis", x1: px(reference), x2: px(reference), y1: T, y2: H - B, "stroke-dasharray": "4 3" }, svg);
+    for (const tick of X.ticks) {
+      upright("grid", px(tick * X.size));
+      make("text", { x: px(tick * X.size), y: H - B + 16, "text-anchor": "middle" }, svg, tidy(tick));
+    }
+    if (reference !== undefined) upright("axis", px(reference));
     some.forEach((row, at) => {
       make("text", above ? { class: "halo", x: 0, y: T + STEP * at + FONT } : { x: L - 8, y: py(at) + 4, "text-anchor": "end" }, svg, row.name);
-      if (cuts[at].length) arrow(svg, px(Infinity), py(at), ORIGINS[cuts[at][0].from], cutWords[at], true);
+      if (cuts[at].length) arrow(svg, px(Infinity), py(at), colourOfMark(cuts[at][0]), cutWords[at], true);
       for (const m of row.marks) {
-        const y = py(at), bar = ends(m.n), colour = ORIGINS[m.from], furthest = Math.max(...bar);
+        const y = py(at), bar = ends(m.n), colour = colourOfMark(m), furthest = Math.max(...bar);
         if (bar.length > 1) make("line", { x1: px(Math.min(...bar)), x2: px(furthest), y1: y, y2: y, stroke: colour, "stroke-width": m.from === "predicted" ? 6 : 1.5, opacity: m.from === "predicted" ? 0.25 : 1 }, svg);
         tip(figure, shape(svg, px(m.n.value), y, m.from, colour, m.from === "measured" && doubtsOf(m.point).length, true), m.words || wordsOf(m, metric));
       }
     });
   }
+
+  /* On a page with lines a mark has the colour of its line; on a page of rows alone, that of its origin. */
+  const colourOfMark = (m) => (isScaling ? colourOf(seriesAxis, groupOf(data.points.indexOf(m.point))[seriesAxis]) : ORIGINS[m.from]);
 
   /* A bar that goes on beyond the axis: an arrow, and where it ends. */
   function arrow(svg, x, y, colour, text, across) {
@@ -158,7 +189,7 @@ function study(article) {
     make("text", across ? { x: x + 11, y: y + 4 } : { x: x + 8, y: y + 4, class: "halo" }, svg, text);
   }
 
-  const nameOf = (point) => (varying.length ? varying : data.axes).map((axis) => (/^\d+$/.test(point.labels[axis] || "") ? axis + " " : "") + (point.labels[axis] || "")).filter((text) => text.trim()).join(", ");
+  const nameOf = (point) => (varying.length ? varying : data.axes).map((axis) => (/^\d+(\.\d+)?$/.test(point.labels[axis] || "") ? axis + " " : "") + (point.labels[axis] || "")).filter((text) => text.trim()).join(", ");
 
   function dots(parent, metric, points) {
     const rows = points.filter((point) => has(point, metric.name)).map((point) => ({ name: nameOf(point), marks: marksOf(point, metric) }));
@@ -192,7 +223,8 @@ function study(article) {
   }
 
   function chart(parent, metric, all) {
-    const shown = all.filter((one) => !state.hidden.has(one.name));
+    if (metric.name === "ratio") all = series(compares).filter((one) => !isReference(one));
+    const shown = all.filter((one) => !isHidden(one));
     const marks = shown.flatMap((one) => one.points.flatMap((point) => (point.scale === null ? [] : marksOf(point, metric).map((m) => ({ ...m, one, x: point.scale })))));
     if (!marks.length) return;
     const figure = make("figure", {}, parent);
@@ -243,7 +275,7 @@ function study(article) {
 
   function distribution(parent, name, all) {
     const lines = [];
-    all.filter((one) => !state.hidden.has(one.name)).forEach((one) => one.points.forEach((point) => {
+    all.filter((one) => !isHidden(one)).forEach((one) => one.points.forEach((point) => {
       const values = (point.series || {})[name];
       if (values && values.length > 1) lines.push({ one, point, values: [...values].sort((a, b) => a - b) });
     }));
@@ -271,7 +303,7 @@ function study(article) {
       if (lines.length > 1 && i < 8) {
         const y = H - B - 12 - 16 * (Math.min(lines.length, 8) - 1 - i);
         make("line", { x1: W - R - 14, x2: W - R, y1: y - 4, y2: y - 4, stroke: colour, "stroke-width": 3 }, svg);
-        make("text", { x: W - R - 20, y, "text-anchor": "end" }, svg, Object.entries(line.point.labels).filter(([axis]) => valuesOf(axis).length > 1).map(([axis, value]) => axis + " " + value).join(", "));
+        make("text", { class: "halo", x: W - R - 20, y, "text-anchor": "end" }, svg, Object.entries(line.point.labels).filter(([axis]) => valuesOf(axis).length > 1).map(([axis, value]) => axis + " " + value).join(", "));
       }
       const path = make("path", { d: `M${px(line.values[0])},${py(0)}` + line.values.map((v, k) => `H${px(v)}V${py((k + 1) / n)}`).join(""), fill: "none", stroke: colour, "stroke-width": 2 }, svg);
       tip(figure, path, labelsOf(line.point) + "\nmedian " + format(line.values[n >> 1], metric) + ", 99 % below " + format(line.values[Math.min(n - 1, Math.floor(0.99 * n))], metric));

@@ -20,7 +20,7 @@ from scalewright.records.documents import document
 from scalewright.records.hybrid import HYBRID
 from scalewright.records.hybrid_report import HybridShown
 from scalewright.records.measurements import Measurements, read_measurements
-from scalewright.records.reasoning import StageRecord, read_stage
+from scalewright.records.reasoning import StageRecord, read_curve, read_stage
 from scalewright.records.run_directory import RunDirectory
 from scalewright.report.bench.measurements import print_measurements
 from scalewright.report.explain.build import explained_paths
@@ -127,7 +127,10 @@ class StageReport:
             title = f"{title}: {record.stage} of {record.model}"
             summary += [] if record.accuracy is None else [_sentence(accuracy_sentence(record.accuracy))]
         findings = findings_section(explained_paths([self.directory.path]).findings, [])
-        write_run_page(path, self.hybrid, title=title, version=__version__, summary=summary, findings=findings)
+        write_run_page(
+            path, self.hybrid, title=title, version=__version__, summary=summary, curve=read_curve(self.directory),
+            findings=findings,
+        )  # fmt: skip
 
 
 def _no_page(path: Path, run: Path) -> ConfigError:

@@ -101,6 +101,7 @@ def markdown(report: StudyReport) -> str:
         lines += ["", f"Measured: {_md(report.measure_note)}"]
     lines += [] if report.pipeline is None else _md_stages(report.pipeline)
     lines += [] if report.observations is None else _md_observations(report.observations)
+    lines += _md_statements(report)
     lines += _md_stops(report)
     shown_columns, marked = columns(report), is_marked(report)
     lines += ["", "## Points", "", *_md_head([*report.axes, *_titles(shown_columns), *([MARK] if marked else [])])]
@@ -117,6 +118,23 @@ def markdown(report: StudyReport) -> str:
     lines += ["", "## Notes and sources", "", *[f"- {_md(note)}" for note in (*report.notes, *sources)]]
     lines += ["", f"Made by scalewright {report.version} on {report.created}.", ""]
     return "\n".join(lines)
+
+
+def _md_statements(report: StudyReport) -> list[str]:
+    """What the sources say in words, beside the predictions."""
+    if not report.statements:
+        return []
+    rows = [
+        [
+            one.text,
+            one.verdict,
+            f"{one.predicted}: {one.difference}",
+            f"{one.agrees} agrees, {one.contradicts} contradicts",
+        ]
+        for one in report.statements
+    ]
+    head = ["statement", "verdict", "predicted", "read as"]
+    return ["", "## Statements of the sources", "", *_md_head(head), *map(_md_row, rows)]
 
 
 def _md_stages(pipeline: PipelineShown) -> list[str]:
@@ -138,6 +156,8 @@ def _md_observations(table: ObservationTable) -> list[str]:
         lines.append(_md_row(cells))
     assumed = [f"- {row.id}: {_md(row.assumption)}" for row in table.rows if row.assumption]
     lines += ["", "Assumed:", "", *assumed]
+    differ = [f"- {row.id}: {_md(row.predicted.why)}" for row in table.rows if row.predicted.why]
+    lines += ["", "Why the publication and the prediction differ:", "", *differ] if differ else []
     if table.minima:
         partitions = list(table.minima[0].num_gpus)
         lines += ["", "## Fewest GPUs", "", *_md_head(["stage", "model", "mode", *partitions, "published"])]

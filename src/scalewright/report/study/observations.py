@@ -35,6 +35,8 @@ def lines_of(row: ObservationRow, system: str) -> list[str]:
     if row.assumption:
         verdict = f" ({row.predicted.verdict})" if has_both else ""
         lines += [f"predicted for {system}: {row.predicted.text}{verdict}", f"assumed: {row.assumption}"]
+    if row.predicted.why:
+        lines.append(f"why they differ: {row.predicted.why}")
     if row.measured is not None:
         lines.append(f"measured here: {row.measured.text} ({row.measured.verdict})")
     elif row.not_measured and row.assumption:

@@ -105,6 +105,7 @@ def _part(report: StudyReport, number: int) -> dict[str, Any]:
         "without_advice": without_advice(report),
         "axes": report.axes,
         "published": published,
+        "statements": report.statements,
         "has_intervals": any(row["interval"] for row in published),
         "is_measured": "measured" in origins,
         "columns": _columns(report, shown_columns, several=len(origins) > 1),
@@ -246,7 +247,7 @@ def _data(report: StudyReport) -> str:
     texts: dict[str, int] = {}
     for row in doc["points"]:
         row["notes"] = [texts.setdefault(note, len(texts)) for note in row["notes"]]
-    kept = {key: doc[key] for key in ("title", "axes", "metrics", "points", "curves", "scale_name")}
+    kept = {key: doc[key] for key in ("title", "axes", "metrics", "points", "curves", "scale_name", "compared_axis")}
     return _json({**kept, "note_texts": list(texts)})
 
 

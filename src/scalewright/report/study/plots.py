@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scalewright import units
 from scalewright.records.documents import write_bytes
-from scalewright.records.study_report import MetricShown, Number, PointRow, StudyReport
+from scalewright.records.study_report import RATIO, MetricShown, Number, PointRow, StudyReport
 from scalewright.report.figure_file import LINE_COLOURS, STYLE, check_library, encoded
 from scalewright.report.pipeline.plots import pipeline_figures
 from scalewright.report.study.axes import ValueAxis, value_axis
@@ -92,19 +93,26 @@ def _figure(num_rows: int, num_columns: int) -> tuple[Figure, list[Axes]]:
 
 
 def _curves(report: StudyReport, metric: MetricShown) -> Figure:
-    """A panel for every combination of groups. The group with the most values is shown by colour instead."""
+    """A panel for every combination of groups. The group with the most values is shown by colour instead.
+
+    Ratios and shares have one axis in all panels, so that panels can be compared.
+    """
     groups = list(report.curves[0].group)
     counts = {name: len({curve.group[name] for curve in report.curves}) for name in groups}
-    by_colour = max(groups, key=lambda name: counts[name], default="")
+    by_colour = max(groups, key=lambda name: (counts[name], name == report.compared_axis), default="")
     others = [name for name in groups if name != by_colour]
     panels: dict[str, dict[str, tuple[int, ...]]] = {}
     for curve in report.curves:
-        title = ", ".join(curve.group[name] for name in others)
-        panels.setdefault(title, {})[curve.group.get(by_colour, report.title)] = curve.points
+        if _is_drawn(report, metric, curve.points):
+            title = ", ".join(curve.group[name] for name in others)
+            panels.setdefault(title, {})[curve.group.get(by_colour, report.title)] = curve.points
     names = list(dict.fromkeys(curve.group.get(by_colour, report.title) for curve in report.curves))
     shown = list(panels.items())[:MAX_PANELS]
     num_columns = min(len(shown), MAX_COLUMNS if len(shown) != 4 else 2)
     figure, axes = _figure(-(-len(shown) // num_columns), num_columns)
+    drawn = [report.points[i] for _, members in shown for points in members.values() for i in points]
+    is_compared = metric.name == RATIO or metric.quantity == units.FRACTION.name
+    common = [number for row in drawn for number in _numbers(row, metric.name)] if is_compared else []
     for axis, (title, members) in zip(axes, shown, strict=False):
         lines = [
             Line(
@@ -114,12 +122,21 @@ def _curves(report: StudyReport, metric: MetricShown) -> Figure:
             )
             for name in names if name in members
         ]  # fmt: skip
-        _draw_lines(axis, lines, metric, report.scale_name, title=title)
+        _draw_lines(
+            axis, lines, value_axis(metric, common or _numbers_of(lines, metric)), report.scale_name, title=title
+        )
     for axis in axes[len(shown) :]:
         axis.set_axis_off()
     has_band = any(len(members) <= MAX_BANDS for _, members in shown)
     _legend(figure, axes[: len(shown)], marks=_marks_drawn(report, metric, has_band=has_band))
     return figure
+
+
+def _is_drawn(report: StudyReport, metric: MetricShown, points: Sequence[int]) -> bool:
+    """Whether a curve has something to show. A ratio is 1 at the points that all others are compared with."""
+    rows = [report.points[index] for index in points]
+    values = [number.value for row in rows for number in _numbers(row, metric.name)]
+    return bool(values) and not (metric.name == RATIO and all(value == 1.0 for value in values))
 
 
 def _marks_drawn(report: StudyReport, metric: MetricShown, *, has_band: bool) -> dict[str, Any]:
@@ -143,10 +160,10 @@ def _marks_drawn(report: StudyReport, metric: MetricShown, *, has_band: bool) ->
 
 
 def _legend(figure: Figure, axes: Sequence[Axes], *, marks: dict[str, Any] | None = None) -> None:
-    entries = {}
+    entries: dict[str, Any] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
-        entries.update(dict(zip(labels, handles, strict=True)))
+        entries = dict(zip(labels, handles, strict=True)) | entries  # a line before a single point
     entries |= marks or {}
     if len(entries) > 1:
         num_columns = max(2, int(1.8 * figure.get_size_inches()[0] / (0.5 + 0.055 * max(map(len, entries)))) // 2)
@@ -157,8 +174,12 @@ def _legend(figure: Figure, axes: Sequence[Axes], *, marks: dict[str, Any] | Non
         )  # fmt: skip
 
 
-def _draw_lines(axis: Axes, lines: Sequence[Line], metric: MetricShown, scale_name: str, *, title: str) -> None:
-    values = value_axis(metric, (n for line in lines for row in line.rows for n in _numbers(row, metric.name)))
+def _numbers_of(lines: Sequence[Line], metric: MetricShown) -> list[Number]:
+    return [number for line in lines for row in line.rows for number in _numbers(row, metric.name)]
+
+
+def _draw_lines(axis: Axes, lines: Sequence[Line], values: ValueAxis, scale_name: str, *, title: str) -> None:
+    metric = values.metric
     scales = sorted({row.scale for line in lines for row in line.rows if row.scale is not None})
     by_line = [(line, _predicted(line, metric.name)) for line in lines]
     single = [line for line, predicted in by_line if len(predicted) == 1]

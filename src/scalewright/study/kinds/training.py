@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from scalewright import units
 from scalewright.catalog.library import Catalog
+from scalewright.costs import vision
 from scalewright.costs.breakdown import Breakdown
 from scalewright.here.place import HERE, Place, place_of
 from scalewright.launch.prepare.outlook import Ready
@@ -21,7 +22,7 @@ from scalewright.planner.answer import Answer, answer
 from scalewright.planner.energy_use import Footprint
 from scalewright.planner.limits import PASSES, term_times
 from scalewright.planner.question import Question, ask
-from scalewright.planner.stages.vision_step import NUM_IMAGENET
+from scalewright.planner.stages.vision_step import NUM_IMAGENET, NUM_IMAGENET_VALIDATION
 from scalewright.records import metric_names as names
 from scalewright.records.run_directory import RunDirectory
 from scalewright.records.study_report import Number
@@ -67,7 +68,9 @@ class TrainingPoint:
     images_per_epoch: int = 0
     """0: as many as ImageNet has."""
     epoch_fixed_s: float = 0.0
-    """Time of an epoch that does not depend on its length: its start, validation, stragglers at its end."""
+    """Time of an epoch that does not depend on its length: starts of loaders, stragglers at its end."""
+    validation_fixed_s: float = 0.0
+    """The part of `epoch_fixed_s` that belongs to the validation after the epoch."""
     epochs: int = 0
     """Of vision; 0: one, or as many as the protocol has."""
     image_size: int = 0
@@ -223,11 +226,16 @@ def _vision(point: TrainingPoint, prediction: Answer) -> Outcome:
     step_s, ends, layout = prediction.time_s, prediction.interval_s, prediction.question.layout
     top = prediction.limits[0]
     # a study's images are ready, or its storage is in the step
-    epoch_s = step_s * max((point.images_per_epoch or NUM_IMAGENET) / int(layout.gbs), 1.0) + point.epoch_fixed_s
+    num_images = point.images_per_epoch or NUM_IMAGENET
+    training_s = step_s * max(num_images / int(layout.gbs), 1.0) + point.epoch_fixed_s - point.validation_fixed_s
+    epoch_s = training_s + (_validation_s(point, prediction, num_images) if point.validates else 0.0)
     numbers = {
         "step_time_s": Number(value=step_s, low=ends[0], high=ends[1]),
         "batch_time_s": Number(value=step_s, low=ends[0], high=ends[1]),
         "epoch_time_s": Number(value=epoch_s, low=epoch_s * ends[0] / step_s, high=epoch_s * ends[1] / step_s),
+        "training_time_s": Number(
+            value=training_s, low=training_s * ends[0] / step_s, high=training_s * ends[1] / step_s
+        ),
         "images_per_s": _rate(int(layout.gbs), step_s, ends),
         "images_per_s_per_gpu": _rate(int(layout.mbs), step_s, ends),
         "memory_bytes": Number(value=prediction.memory_bytes),
@@ -238,6 +246,14 @@ def _vision(point: TrainingPoint, prediction: Answer) -> Outcome:
         numbers=numbers, limit=top.name.replace("_", " "), why=top.reason, parts=_parts(prediction.time),
         notes=tuple(warnings_among(prediction.warnings)), problem="" if prediction.fits else "does not fit in memory",
     )  # fmt: skip
+
+
+def _validation_s(point: TrainingPoint, prediction: Answer, num_images: int) -> float:
+    """Of held-out images in ImageNet's ratio to those of training."""
+    setting = prediction.vision.setting
+    num_scored = num_images * NUM_IMAGENET_VALIDATION / NUM_IMAGENET
+    scoring_s = vision.validation_time_s(step=prediction.time, setting=setting, num_images=num_scored)
+    return scoring_s + point.validation_fixed_s
 
 
 def _network(prediction: Answer) -> dict[str, Number]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from scalewright import units
@@ -37,10 +38,19 @@ def together(verdicts: list[Verdict]) -> Verdict:
     return verdicts[0] if len(set(verdicts)) == 1 else SAYS_NOTHING
 
 
-def evidence(text: str, verdict: Verdict, number: Number | None = None) -> ObservedEvidence:
+def evidence(text: str, verdict: Verdict, number: Number | None = None, *, why: str = "") -> ObservedEvidence:
+    """`why` is kept where the observation does not hold: elsewhere there is no difference to explain."""
+    why = why if verdict == "does not hold" else ""
     if number is None:
-        return ObservedEvidence(text=text, verdict=verdict)
-    return ObservedEvidence(text=text, verdict=verdict, value=number.value, low=number.low, high=number.high)
+        return ObservedEvidence(text=text, verdict=verdict, why=why)
+    return ObservedEvidence(text=text, verdict=verdict, value=number.value, low=number.low, high=number.high, why=why)
+
+
+def terms_words(terms: Mapping[str, float], names: Iterable[str] | None = None, *, most: int = 3) -> str:
+    """The largest terms of a step with their times, largest first."""
+    chosen = {name: terms[name] for name in (terms if names is None else names) if terms.get(name, 0.0) > 0.0}
+    largest = sorted(chosen, key=chosen.__getitem__, reverse=True)[:most]
+    return ", ".join(f"{name.replace('_', ' ')} {units.format(chosen[name], units.SECONDS)}" for name in largest)
 
 
 def share_interval(part_s: float, total_s: float, interval_s: tuple[float, float]) -> Number:

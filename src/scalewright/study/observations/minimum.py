@@ -101,8 +101,28 @@ def least_gpus(catalog: Catalog, system: str, observed: Observation) -> Observed
     named = setting.published_partition
     held = [num for by_part in counts.values() for part, num in by_part.items() if not named or part == named]
     mode = MODE_TITLES[setting.published_mode]
-    return evidence(
-        f"{words}; mode {mode}", together([verdict_if(num == published) for num in held]), _single(counts, named)
+    verdict = together([verdict_if(num == published) for num in held])
+    why = _why_fewer(catalog, system, observed, published) if verdict == "does not hold" and named else ""
+    return evidence(f"{words}; mode {mode}", verdict, _single(counts, named), why=why)
+
+
+def _why_fewer(catalog: Catalog, system: str, observed: Observation, published: int) -> str:
+    """What fills a device on our fewest, and what half of them lack."""
+    setting = observed.setting
+    machine = place_of(catalog, system, partition=setting.published_partition).machine
+    least = fewest(
+        catalog, machine, model=setting.models[0], stage=STAGES[observed.stage], mode=setting.published_mode,
+        seq=setting.seqs[0],
+    )  # fmt: skip
+    if least is None:
+        return f"no number of devices of {machine.name} holds it"
+    parts = sorted(least.memory.parts, key=lambda part: -float(part.total))[:3]
+    terms = ", ".join(f"{part.name.replace('_', ' ')} {units.format(float(part.total), units.BYTES)}" for part in parts)
+    room = units.format(machine.memory_bytes, units.BYTES)
+    return (
+        f"{least.num_gpus} devices hold {terms} of their {room} each, and half as many do not "
+        f"({least.limit}); the document prints {published} without batch, length of sequences or the "
+        "memory that the generator takes beside the trainer"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from scalewright import units
 from scalewright.catalog.library import Catalog
 from scalewright.catalog.observations import Observation, ObservedSetting
 from scalewright.costs.breakdown import Breakdown
@@ -20,6 +21,7 @@ from scalewright.study.observations.evidence import (
     interval_words,
     ratio_interval,
     share_interval,
+    terms_words,
     together,
     verdict_if,
     verdict_of,
@@ -88,11 +90,14 @@ def weak_scaling(catalog: Catalog, system: str, observed: Observation) -> Observ
     """Work per device and second at each scale, and whether the published rate is among them."""
     setting, figure = observed.setting, observed.figure
     assert figure is not None
-    rates, slow = (
-        [_rate(_sft(catalog, system, setting, nodes=n, micro=setting.micro_batches[0], seq=setting.seqs[0],
-                    transport=name)) for n in setting.nodes]
+    steps, slow_steps = (
+        [
+            _sft(catalog, system, setting, nodes=n, micro=setting.micro_batches[0], seq=setting.seqs[0], transport=name)
+            for n in setting.nodes
+        ]
         for name in setting.transports
-    )  # fmt: skip
+    )
+    rates, slow = (list(map(_rate, each)) for each in (steps, slow_steps))
     least, most = min(rate.value for rate in rates), max(rate.value for rate in rates)
     is_flat = 1.0 - least / most <= setting.limit_frac
     at_level = [verdict_of(rate, figure) for rate in rates]
@@ -103,7 +108,24 @@ def weak_scaling(catalog: Catalog, system: str, observed: Observation) -> Observ
         f"most; {figure_words(min(rate.value for rate in slow), 'FLOP/s')} over {setting.transports[1]}. The level is "
         f"{most / figure.value:.0f} times the published one"
     )
-    return evidence(text, verdict, rates[0])
+    return evidence(text, verdict, rates[0], why=_why_so_slow(steps[0], rates[0].value, figure.value))
+
+
+def _seconds(value: float) -> str:
+    return units.format(value, units.SECONDS)
+
+
+def _why_so_slow(step: Answer, rate: float, published: float) -> str:
+    """What a step at the published rate would have to hold beside our terms."""
+    terms, published_s = terms_s(step.time), step.time_s * rate / published
+    exchange_s = sum(terms.get(name, 0.0) for name in EXCHANGING)
+    rest = (published_s - step.time_s) / published_s
+    return (
+        f"at the published rate this step takes {_seconds(published_s)} instead of {_seconds(step.time_s)}, of which "
+        f"{terms_words(terms, COMPUTING)} are arithmetic and {_seconds(exchange_s)} exposed exchange: "
+        f"{100 * rest:.0f} % of the published step is in no term of the prediction, so it measured another model, "
+        "batch or count of FLOP than the artifact's, or time outside the step"
+    )
 
 
 def not_compute(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
@@ -113,7 +135,22 @@ def not_compute(catalog: Catalog, system: str, observed: Observation) -> Observe
     steps = list(_rl_steps(catalog, system, observed.setting))
     shares = [_share(step, COMPUTING, is_rest=True) for step in steps]
     text = f"{_scales(steps, shares)}; work is {100 * _arithmetic_frac(steps[0]):.0f} % of the peak on the fewest"
-    return evidence(text, together([verdict_of(share, figure) for share in shares]), shares[-1])
+    verdict = together([verdict_of(share, figure) for share in shares])
+    return evidence(text, verdict, shares[-1], why=_why_it_computes(steps[-1], figure.value))
+
+
+def _why_it_computes(step: Answer, published: float) -> str:
+    """The terms that compute, and how small they would have to be."""
+    terms = terms_s(step.time)
+    computing_s = sum(terms.get(name, 0.0) for name in COMPUTING)
+    left_s = (step.time_s - computing_s) * (1.0 - published) / published
+    others = [name for name in terms if name not in COMPUTING]
+    return (
+        f"on {step.question.num_gpus} GPUs {terms_words(terms, COMPUTING)} compute for {_seconds(computing_s)} of "
+        f"{_seconds(step.time_s)}, and beside {terms_words(terms, others)} over {100 * published:.0f} % leaves them "
+        f"{_seconds(left_s)}: shorter answers, smaller micro-batches or a larger scale than the artifact's would do "
+        "that, and the document names none of them"
+    )
 
 
 def exchange_share(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
@@ -125,7 +162,29 @@ def exchange_share(catalog: Catalog, system: str, observed: Observation) -> Obse
     terms = terms_s(steps[-1].time)
     largest = max(EXCHANGING, key=lambda name: terms.get(name, 0.0))
     text = f"{_scales(steps, shares)}, most of it {largest.replace('_', ' ')}"
-    return evidence(text, together([verdict_of(share, figure) for share in shares]), shares[-1])
+    verdict = together([verdict_of(share, figure) for share in shares])
+    return evidence(text, verdict, shares[-1], why=_why_so_little_exchange(steps[-1], figure.value))
+
+
+def _why_so_little_exchange(step: Answer, published: float) -> str:
+    """The exchange that the published share needs, beside the terms that leave it so little."""
+    terms = terms_s(step.time)
+    exchange_s = sum(terms.get(name, 0.0) for name in EXCHANGING)
+    needed_s = published / (1.0 - published) * (step.time_s - exchange_s)
+    update_s = _update_exchange_s(_overlapping_nothing(step))
+    others = [name for name in terms if name not in EXCHANGING]
+    return (
+        f"{_seconds(exchange_s)} of exchange ({terms_words(terms, EXCHANGING)}) stand beside "
+        f"{terms_words(terms, others)}, so that over {100 * published:.0f} % needs {_seconds(needed_s)}; even if no "
+        f"update hid any exchange, data parallel would take {_seconds(update_s)}, and the document counts time in "
+        "AllReduce, which in a profile includes waiting for the slowest rank"
+    )
+
+
+def _overlapping_nothing(step: Answer) -> Answer:
+    """The same step on a stack that hides no exchange of gradients."""
+    question = step.question
+    return answer(replace(question, stack=question.stack.model_copy(update={"overlaps_gradients": False})))
 
 
 def hidden_share(catalog: Catalog, system: str, observed: Observation) -> ObservedEvidence:
@@ -133,13 +192,24 @@ def hidden_share(catalog: Catalog, system: str, observed: Observation) -> Observ
     setting = observed.setting
     hidden, sizes = [], []
     for step in _rl_steps(catalog, system, setting):
-        question = step.question
-        plain = replace(question, stack=question.stack.model_copy(update={"overlaps_gradients": False}))
-        hidden.append(1.0 - _update_exchange_s(step) / _update_exchange_s(answer(plain)))
-        sizes.append(question.num_gpus)
+        plain_s = _update_exchange_s(_overlapping_nothing(step))
+        hidden.append(1.0 - _update_exchange_s(step) / plain_s)
+        sizes.append(step.question.num_gpus)
     parts = ", ".join(f"{100 * share:.0f} % on {size}" for share, size in zip(hidden, sizes, strict=True))
     text = f"hidden of the exchange: {parts} GPUs"
-    return evidence(text, together([verdict_if(share < setting.limit_frac) for share in hidden]))
+    verdict = together([verdict_if(share < setting.limit_frac) for share in hidden])
+    return evidence(text, verdict, why=_why_hidden(step, plain_s))
+
+
+def _why_hidden(step: Answer, plain_s: float) -> str:
+    """The compute that the exchange hides behind."""
+    terms = terms_s(step.rl.part("update").whole)
+    return (
+        f"the updates of a step on {step.question.num_gpus} GPUs exchange for {_seconds(plain_s)}, and the stack "
+        f"(FSDP, which gathers the next layer while one computes) runs it beside {terms_words(terms, COMPUTING)}, so "
+        f"that data parallel adds {_seconds(_update_exchange_s(step))}; the document names neither software nor scale, "
+        "and without that prefetch all of the exchange is exposed"
+    )
 
 
 def _sft(
