@@ -46,6 +46,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
     driver.set_page_load_timeout(60)
+    # A window without a screen may not have the focus, and then no element gets the event.
+    driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
     yield driver
     driver.quit()
 

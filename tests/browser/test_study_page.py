@@ -39,8 +39,10 @@ def test_it_loads_alone_and_draws_its_charts(browser, page: Path) -> None:
     counts = browser.execute_script(
         "return [...document.querySelectorAll('.plots svg')].map(s => s.querySelectorAll('circle').length)"
     )
+    report = json.loads((page.parent / "report.json").read_text())
     assert len(counts) >= 4
-    assert min(counts) > 10
+    assert counts[0] == sum(len(point["published"]) for point in report["points"])
+    assert min(counts[1:]) > 10
     assert browser.execute_script("return document.querySelectorAll('.points tbody tr').length") == 216
 
 

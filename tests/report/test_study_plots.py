@@ -42,3 +42,27 @@ def test_marks_lie_within_their_axes(frontier: StudyReport) -> None:
         for axis in figure.axes:
             low, high = axis.get_ylim()
             assert all(low <= y <= high for y in drawn_values(axis))
+
+
+def test_a_ratio_is_drawn_for_what_is_compared_in_panels_with_one_axis() -> None:
+    """Transports share the panels of `interconnect`; RDMA, which is 1 by definition, has no line."""
+    report = predicted_report(CATALOG, open_study(CATALOG, "interconnect"))
+    figure = dict(figures(report))["ratio"]
+    axes = [axis for axis in figure.axes if axis.get_lines() or axis.containers]
+    assert len({axis.get_ylim() for axis in axes}) == 1
+    labels = {label for axis in axes for label in axis.get_legend_handles_labels()[1]}
+    assert labels == {"ipoib", "tcp"}
+    assert any(len(axis.get_legend_handles_labels()[1]) == 2 for axis in axes)
+
+
+def test_a_colour_of_a_plot_belongs_to_one_system() -> None:
+    report = predicted_report(CATALOG, open_study(CATALOG, "epicure-language"))
+    systems = {row.labels["system"] for row in report.points}
+    for _, figure in figures(report):
+        by_label: dict[str, set[str]] = {}
+        for axis in figure.axes:
+            for line in axis.get_lines():
+                if line.get_label() in systems:
+                    by_label.setdefault(str(line.get_label()), set()).add(str(line.get_color()))
+        assert all(len(colours) == 1 for colours in by_label.values())
+        assert len(set().union(*by_label.values())) == len(by_label)

@@ -12,9 +12,11 @@ from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import RankTime, StepFact
 from scalewright.observe.evidence.series import step_series
 from scalewright.report.figure_file import COLOURS
+from scalewright.report.hybrid.svg import nice_step
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 220, 64, 34, 12
 MOST_POINTS = 400
+ROUNDING = 1e-9
 MOST_RANKS = 8
 PARTS = ("compute", "exposed communication", "data wait", "idle")
 PLOT_OF = {
@@ -65,14 +67,16 @@ def _lines(
     every = [point for own in points.values() for point in own]
     first, last = min(x for x, _ in every), max(x for x, _ in every)
     low, high = (0.0 if starts_at_zero else min(y for _, y in every)), max(y for _, y in every)
-    high = high if high > low else low + 1.0
+    step = nice_step((high - low) / 3) if high > low else 1.0
+    low, high = math.floor(low / step + ROUNDING) * step, math.ceil(high / step - ROUNDING) * step
+    high = high if high > low else low + step
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = LEFT + (WIDTH - LEFT - 10) * (x - first) / max(last - first, 1)
         return across, HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (y - low) / (high - low)
 
     pieces = [
-        _axis(low, high),
+        _axis(low, high, step),
         _label(LEFT, HEIGHT - 16, f"step {first}"),
         _label(WIDTH - 10, HEIGHT - 16, f"{last}", "end"),
     ]
@@ -121,7 +125,7 @@ def _parts(evidence: Evidence) -> Chart | None:
             )
             x += width
     for part, name in enumerate(PARTS):
-        pieces.append(_label(LEFT + (0, 70, 220, 300)[part], HEIGHT - 6, name, colour=COLOURS[part]))
+        pieces.append(_label(LEFT + (0, 80, 270, 370)[part], HEIGHT - 6, name, colour=COLOURS[part]))
     return Chart(id="parts", title="Parts of a step", svg=_svg("Parts of a step of each rank", pieces))
 
 
@@ -130,11 +134,11 @@ def _mean(times: Sequence[RankTime], part: int) -> float:
     return sum(value[part] for value in values) / len(values)
 
 
-def _axis(low: float, high: float) -> str:
-    ticks = []
-    for at in range(3):
-        value = low + (high - low) * at / 2
-        y = HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * at / 2
+def _axis(low: float, high: float, step: float) -> str:
+    ticks, num_steps = [], round((high - low) / step)
+    for at in range(num_steps + 1):
+        value = low + step * at
+        y = HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * at / num_steps
         ticks.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - 10}" y1="{y:.1f}" y2="{y:.1f}"/>')
         ticks.append(_label(LEFT - 6, y + 4, f"{value:.3g}", "end"))
     return "".join(ticks)

@@ -37,6 +37,8 @@ STYLES = ("study.css", "pipeline.css", "hybrid.css", "explain.css")
 MAX_KINDS = 3
 """Largest kinds of work that the table of roles names."""
 MAX_RESTARTS = 20
+ROUNDING = 1e-6
+"""A figure that changes by less over all steps is constant: a loss or divergence of 32 bit has such noise."""
 
 
 def write_run_page(
@@ -65,9 +67,10 @@ def _learning(curve: Sequence[CurvePoint]) -> tuple[list[Markup], str]:
         is_share = name.endswith("_frac")
         if not points:
             continue
-        if len({value for _, value in points}) == 1:
-            value = points[0][1]
-            constant.append(f"{title} ({100 * value:.3g} %)" if is_share else f"{title} ({value:.3g})")
+        values = [value for _, value in points]
+        if max(values) - min(values) <= ROUNDING:
+            about = f"{100 * values[0]:.3g} %" if is_share else f"{values[0]:.3g}"
+            constant.append(f"{title} ({about if abs(values[0]) > ROUNDING else 0})")
             continue
         chart = svg.line(
             f"{title[0].upper()}{title[1:]}", points, num_steps=curve[-1].step + 1, stroke=LINE_COLOURS[0],

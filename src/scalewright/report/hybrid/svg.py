@@ -114,7 +114,7 @@ def _lane(lane: LaneShown, marks: Sequence[str]) -> str:
 def time_ticks(start_s: float, end_s: float) -> list[Tick]:
     """Round times of an axis."""
     length_s = end_s - start_s
-    step_s = _nice(length_s / NUM_TICKS)
+    step_s = nice_step(length_s / NUM_TICKS)
     number, ticks = -(-start_s // step_s), []
     while number * step_s <= end_s:
         at_s = number * step_s
@@ -123,7 +123,8 @@ def time_ticks(start_s: float, end_s: float) -> list[Tick]:
     return [tick for tick in ticks if tick.at_frac <= MOST_TICK_FRAC]
 
 
-def _nice(value: float) -> float:
+def nice_step(value: float) -> float:
+    """The round step between ticks that is at least so large."""
     power = 1.0
     while power * NICE[-1] < value:
         power *= 10.0
@@ -185,7 +186,7 @@ def line(caption: str, points: Sequence[tuple[int, float]], *, num_steps: int, s
     unit, scale = (" %", 100.0) if is_share else ("", 1.0)
     values = [scale * value for _, value in points]
     least, most = min(0.0, *values), max(0.0, *values)
-    step = _nice((most - least) / 4) if most > least else 1.0
+    step = nice_step((most - least) / 4) if most > least else 1.0
     bottom = math.floor(least / step + 1e-9) * step if least < 0 else 0.0
     top = max(math.ceil(most / step - 1e-9) * step, bottom + step)
 
@@ -212,7 +213,7 @@ def line(caption: str, points: Sequence[tuple[int, float]], *, num_steps: int, s
 
 
 def _values_axis(most: float, unit: str = "") -> list[str]:
-    top, step = _top(most), _nice(most / 4)
+    top, step = _top(most), nice_step(most / 4)
     marks, value = [], 0.0
     while value <= top * 1.001:
         y = HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM)
@@ -223,7 +224,7 @@ def _values_axis(most: float, unit: str = "") -> list[str]:
 
 
 def _top(most: float) -> float:
-    step = _nice(most / 4)
+    step = nice_step(most / 4)
     return -(-most // step) * step
 
 
