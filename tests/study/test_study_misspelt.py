@@ -16,6 +16,7 @@ from scalewright.catalog.library import Catalog, open_catalog
 from scalewright.errors import ConfigError, DocumentError
 from scalewright.launch.graph.file import Resources, Retries
 from scalewright.study.file import (
+    AnswerSentence,
     ConditionalValues,
     Measure,
     Published,
@@ -23,7 +24,6 @@ from scalewright.study.file import (
     Remark,
     Scaling,
     Statement,
-    StudyAnswer,
     StudyFile,
 )
 from scalewright.study.kinds.emulated import EmulatedPoint
@@ -104,7 +104,7 @@ MODELS: dict[Path_, type[BaseModel]] = {
     ("published", 0): Published,
     ("remarks", 0): Remark,
     ("statements", 0): Statement,
-    ("answers", 0): StudyAnswer,
+    ("answers", 0): AnswerSentence,
     ("sources", "paper"): Source,
 }
 CONDITIONS: tuple[Path_, ...] = (

@@ -215,7 +215,7 @@ class Quantity(Documented):
         return self
 
 
-class StudyAnswer(Documented):
+class AnswerSentence(Documented):
     """One sentence of the answer to the study's question. It opens the findings."""
 
     text: str
@@ -224,7 +224,7 @@ class StudyAnswer(Documented):
     """An answer without a point for one of its figures is left out."""
 
     @model_validator(mode="after")
-    def _every_figure_is_named(self) -> StudyAnswer:
+    def _every_figure_is_named(self) -> AnswerSentence:
         try:
             fields = [field for field in Formatter().parse(self.text) if field[1] is not None]
         except ValueError as error:
@@ -263,7 +263,7 @@ class StudyFile(PointMatrix):
     remarks: tuple[Remark, ...] = ()
     statements: tuple[Statement, ...] = ()
     """Each is held against the predictions. The notes of a report say with which the predictions do not agree."""
-    answers: tuple[StudyAnswer, ...] = ()
+    answers: tuple[AnswerSentence, ...] = ()
     """What the points say to the question; without one, the findings open with what compares the points."""
     observations: str = ""
     """Observations of a publication, by their name in the catalogue: the report holds them against our own evidence."""
