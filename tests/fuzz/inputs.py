@@ -344,10 +344,10 @@ def words(folder: Path) -> FuzzedInput:
         called = call(*json.loads(path.read_text(encoding="utf-8", errors="surrogatepass")))
         lines = called.err.splitlines()
         assert called.code in (0, 1, 2), f"exit code {called.code}: {called.err[:300]}"
-        assert called.code < 2 or (len(lines) == 1 and lines[0].startswith("error: ")), (
-            f"no one sentence: {called.err!r}"
-        )
-        return called
+        is_sentence = len(lines) == 1 and lines[0].startswith("error: ")
+        assert called.code < 2 or is_sentence, f"no one sentence: {called.err!r}"
+        page, header, differences = called.out.partition("difference")  # which have a sign
+        return replace(called, out=page + header + differences.replace(" -", " +"))
 
     return FuzzedInput(files={path: "words"}, read=read, make=fuzzed_words)
 
