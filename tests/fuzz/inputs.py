@@ -346,6 +346,8 @@ def words(folder: Path) -> FuzzedInput:
         assert called.code in (0, 1, 2), f"exit code {called.code}: {called.err[:300]}"
         is_sentence = len(lines) == 1 and lines[0].startswith("error: ")
         assert called.code < 2 or is_sentence, f"no one sentence: {called.err!r}"
+        if called.out.startswith("{"):
+            return called
         page, header, differences = called.out.partition("difference")  # which have a sign
         return replace(called, out=page + header + differences.replace(" -", " +"))
 
