@@ -146,7 +146,7 @@ def _table_params(asked: Asked) -> float:
 
 @rule(*EVERY)
 def every_figure_is_finite(asked: Asked) -> str | None:
-    """Every figure of a document is a finite number, and none with a unit is negative."""
+    """Every figure of a document is a finite number, and none with a unit is negative, biases apart."""
     for name, value in walked(asked.answer.document()):
         if isinstance(value, float) and not math.isfinite(value):
             return f"{name} is {value}"
@@ -154,6 +154,7 @@ def every_figure_is_finite(asked: Asked) -> str | None:
         if (
             isinstance(value, int | float)
             and value < 0
+            and "bias" not in key
             and key.endswith(("_s", "_bytes", "_j", "_usd", "_frac", "_flop"))
         ):
             return f"{name} is {value}"

@@ -240,7 +240,7 @@ def whole_layers_recomputed_take_least_memory(asked: Asked) -> str | None:
     part, whole = asked.with_layout(recompute=kind), asked.with_layout(recompute="full")
     flop = [float(one.transformer.cost.hardware_flop) for one in (part, whole)]
     return first_of(
-        never_above(whole.memory_bytes, part.memory_bytes, f"memory with full, and with {kind}", slack=0.05),
+        never_above(whole.memory_bytes, part.memory_bytes, f"memory with full, and with {kind}", slack=0.02),
         never_above(flop[0], flop[1], f"arithmetic with {kind}, and with full"),
     )
 

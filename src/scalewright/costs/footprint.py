@@ -235,9 +235,8 @@ def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
             # of a single micro-batch they take the place of activations as the backward pass frees them: only the
             # excess adds to the peak; with several they are there when the second one's activations are
             alone = np.asarray(setting.num_micro_batches) <= 1
-            freed = activations + logits
-            if layout.recompute == "none":  # the last layer of the backward pass is there with its gradients
-                freed = np.maximum(freed - layer, 0.0)
+            # the last layer of the backward pass is there with its gradients, computed again or not
+            freed = np.maximum(activations + logits - np.maximum(layer - working, 0.0), 0.0)
             value = np.where(alone, np.maximum(value - freed, 0.0), value)[()]
         if name == "weights" and has_gathered_weights_only(setting):
             value = 0.0 * value  # the 32-bit shards are the optimizer's; 16-bit ones exist while they are gathered
