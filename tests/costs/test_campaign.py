@@ -24,6 +24,7 @@ from scalewright.costs.campaign import (
     slice_parts,
 )
 from scalewright.costs.energy import energy_use
+from scalewright.costs.failures import daly_interval_s
 from scalewright.errors import ConfigError
 
 HOUR_S, DAY_S = 3600.0, 86400.0
@@ -77,7 +78,20 @@ def test_saving_is_every_whole_step_and_never_before_the_last_is_written(
     assert advice.every_s / step == pytest.approx(round(advice.every_s / step))
     assert advice.shortest_s <= advice.longest_s
     assert advice.shortest_s >= saving.write_s
-    assert advice.shortest_s >= 10 * saving.exposed_s
+    waited_s = daly_interval_s(checkpoint_s=saving.write_s, mttf_s=mttf)
+    assert advice.shortest_s >= min(10 * saving.exposed_s, waited_s) * (1.0 - 1e-9)
+
+
+def test_a_write_beside_training_never_costs_more_than_one_that_is_waited_for() -> None:
+    """However long the write: half an hour or two hours, with a failure every two days."""
+    stops = Interruptions(mttf_s=2 * DAY_S, restart_s=600.0, startup_s=180.0)
+    for write_s in (10.0, 100.0, 1800.0, 7200.0):
+        costs = []
+        for stall_s in (write_s, 1.0):
+            saving = Saving(size_bytes=1e12, write_s=write_s, stall_s=stall_s, read_s=1.0)
+            advice = save_range(saving=saving, interruptions=stops, step_s=1.0, work_s=1e7, max_writing_frac=0.1)
+            costs.append(save_cost_frac(every_s=advice.every_s, saving=saving, interruptions=stops))
+        assert costs[1] <= costs[0]
 
 
 def test_every_interval_of_the_advice_costs_at_most_what_it_says() -> None:

@@ -89,13 +89,15 @@ def save_range(
 ) -> SaveRange:
     """Intervals between checkpoints to choose from, and what they cost at most.
 
-    Equation  all t of a list with cost(t) <= f, for the least f of a list with max t / min t >= 12;  t >= w / f_w;
-              counted with Daly's interval, kept within them
+    Equation  all t of a list with cost(t) <= f, for the least f of a list with max t / min t >= 12;  t >= w / f_w or
+              Daly's interval of a write that is waited for; counted with Daly's interval, kept within them
     Source    daly2006 (FGCS 22), equation 20: the cost is flat around its least
-    Assumes   a job that writes beside training keeps a shared file system busy for at most f_w of the time
+    Assumes   a job that writes beside training keeps a shared file system busy for at most f_w of the
+              time, or as long as one that waits for each write would
     Checked   tests/costs/test_campaign.py: none outside the range is cheaper than its limit; never before a write ends
     """
-    least_s = max(saving.write_s, saving.exposed_s / max_writing_frac, step_s)
+    waited_s = failures.daly_interval_s(checkpoint_s=saving.write_s, mttf_s=interruptions.mttf_s)
+    least_s = max(saving.write_s, min(saving.exposed_s / max_writing_frac, waited_s), step_s)
     choices = [t for t in SAVE_EVERY_S if least_s <= t <= work_s] or [max(least_s, min(work_s, SAVE_EVERY_S[0]))]
     costs = {t: save_cost_frac(every_s=t, saving=saving, interruptions=interruptions) for t in choices}
     widest = min(LEAST_RANGE, choices[-1] / choices[0])
