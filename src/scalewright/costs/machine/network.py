@@ -97,18 +97,17 @@ def tier_frac(network: Network, tier: Tier) -> FloatLike:
 def other_jobs_frac(network: Network, num_job_nodes: FloatLike) -> FloatLike:
     """How much of a network's `congestion` a job sees, by its share of the machine.
 
-    Equation  g = (x / x0)^3 (1 - x) / (1 - x0) up to x = x0, then (1 - x) / (1 - x0);  x = job's nodes / machine's,
-              x0 the share of the job whose slowdown is known
-    Source    epicure2026: jobs on 1 to 4 % of LUMI and MareNostrum 5 lose nothing, jobs on 11 and 17 % do; a job on
-              90 % of Karolina leaves room for hardly any other
+    Equation  g = min(x / x0, 1)^3;  x = job's nodes / machine's, x0 the share of the job whose slowdown is known
+    Source    epicure2026: jobs on 1 to 4 % of LUMI and MareNostrum 5 lose nothing, jobs on 11 and 17 % do; section 5:
+              efficiency falls with nodes on all systems, and ever faster
     Assumes   small jobs find a quiet corner; what was not measured is not extrapolated: no job sees more than the one
-              that was measured, and nobody is left to disturb a job that has all nodes
-    Checked   tests/costs/test_network.py: nothing on one node and on all of them, all of it at x0
+              that was measured. A larger job leaves fewer nodes to others, but its own flows take their place on the
+              links that all share, so it sees no less either
+    Checked   tests/costs/test_network.py: nothing on one node, all of it from x0 on, never less for more nodes
     """
     x = np.minimum(np.asarray(num_job_nodes, dtype=np.float64) / network.num_nodes, 1.0)
-    x0 = network.congestion_frac
-    grown = np.minimum(x / x0, 1.0)
-    return (grown * grown * grown * (1.0 - x) / (1.0 - x0))[()]
+    grown = np.minimum(x / network.congestion_frac, 1.0)
+    return (grown * grown * grown)[()]
 
 
 def slowdown(network: Network, *, tier: Tier, num_job_nodes: FloatLike) -> FloatLike:
@@ -119,8 +118,8 @@ def slowdown(network: Network, *, tier: Tier, num_job_nodes: FloatLike) -> Float
               machine in use
     Assumes   one curve for all machines, each with its own k (own flows that collide) and c (other jobs); all nodes of
               the job exchange at once, as gradients do; single messages between neighbours are spared
-    Checked   tests/properties/test_collectives.py: never below 1, none by others on a quiet network or on all nodes;
-              tests/golden/test_scaling_efficiency.py: the figures of EPICURE and Frontier
+    Checked   tests/properties/test_collectives.py: never below 1, never less for more nodes, none by others on a quiet
+              network; tests/golden/test_scaling_efficiency.py: the figures of EPICURE and Frontier
     """
     congestion = network.congestion if network.is_shared else 1.0
     if network.collisions == congestion == 1.0:
