@@ -1,10 +1,14 @@
 """Measure steps of the language benchmark on one GPU, as `scalewright bench language` runs them.
 
     PYTHONPATH=src python benchmarks/language_h200.py OUT.jsonl [--only large-graphs,small-graphs] [--profile NAME]
+    PYTHONPATH=src python benchmarks/language_h200.py OUT.jsonl --accumulation
     PYTHONPATH=src python benchmarks/language_h200.py OUT.jsonl --checkpoints FOLDER [--device cpu]
 
 Prints and stores TFLOP/s (model FLOP by narayanan2021), peak memory beside the predicted one, versions and mean power.
 Needs torch with CUDA and pydantic; power needs nvidia-ml-py. A step is timed with the device synchronised.
+
+With --accumulation the same samples are trained in micro-batches of several sizes, recomputed, compiled in each mode
+and with an odd vocabulary; each row has the device time and the number of kernels by kind.
 
 With --checkpoints a run saves into FOLDER, once synchronously and once asynchronously. What a save costs training is
 what it held up directly plus all time by which later steps were slower than the median, per save.
@@ -72,6 +76,36 @@ VARIANTS = {
 }
 
 
+def _accumulation() -> dict[str, Variant]:
+    """One global batch by the size of its micro-batches, and what else a setting may cost."""
+    grid = {
+        "24x1024": (SMALL, 8, (8, 4, 2, 1)),
+        "24x2048": (LARGE, 8, (8, 2, 1)),
+        "12x768": ("layers=12,hidden=768,heads=12,vocab=50304,seq=1024", 16, (16, 4, 1)),
+        "8x4096-gated": (
+            "layers=8,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256,seq=4096,gated=1", 4, (4, 1),
+        ),
+    }  # fmt: skip
+    variants = {
+        f"{name}-{mbs}x{batch // mbs}-graphs": Variant(shape, f"mbs={mbs},gbs={batch}", "graphs")
+        for name, (shape, batch, sizes) in grid.items()
+        for mbs in sizes
+    }
+    for mode in ("default", "off"):
+        for mbs in (8, 1):
+            variants[f"24x1024-{mbs}x{8 // mbs}-{mode}"] = Variant(SMALL, f"mbs={mbs},gbs=8", mode)
+    for mode, level in (
+        ("default", "full"), ("off", "full"), ("graphs", "full"), ("default", "selective"), ("default", "operators"),
+    ):  # fmt: skip
+        variants[f"24x1024-8x1-{mode}-{level}"] = Variant(SMALL, f"mbs=8,gbs=8,recompute={level}", mode)
+    variants["24x2048-4x2-default-full"] = Variant(LARGE, "mbs=4,gbs=8,recompute=full", "default")
+    variants["24x1024-odd-8x1-graphs"] = Variant(SMALL.replace("50304", "50257"), "mbs=8,gbs=8", "graphs")
+    return variants
+
+
+ACCUMULATION = _accumulation()
+
+
 def language_run(variant: Variant) -> LanguageRun:
     return resolve(
         from_shape(variant.shape), parse_layout(variant.layout), precision=variant.precision, device="cuda",
@@ -89,7 +123,9 @@ def energy_j() -> float | None:
     return float(nvml.nvmlDeviceGetTotalEnergyConsumption(nvml.nvmlDeviceGetHandleByIndex(0))) / 1e3
 
 
-def measure(name: str, variant: Variant, device: torch.device, *, profile: bool) -> dict[str, Any]:
+def measure(
+    name: str, variant: Variant, device: torch.device, *, profile: bool, by_kind: bool = False
+) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     run = language_run(variant)
     kernel = allow_attention(run.attention, device)
@@ -112,7 +148,8 @@ def measure(name: str, variant: Variant, device: torch.device, *, profile: bool)
     power_w = None if before_j is None or after_j is None else (after_j - before_j) / elapsed_s
     if profile:
         print(top_kernels(session, batch.tokens_BL, batch.targets_BL))
-    return {
+    kernels = {"kernels": kernels_by_kind(session, batch.tokens_BL, batch.targets_BL)} if by_kind else {}
+    return kernels | {
         "name": name, "shape": variant.shape, "layout": str(run.layout), "precision": run.precision,
         "compile": run.compile, "attention": kernel, "step_time_s": step_s,
         "spread_s": [min(times_s[WARM_UP:]), max(times_s[WARM_UP:])],
@@ -136,6 +173,30 @@ def predicted_bytes(variant: Variant) -> float:
         )
     )
     return prediction.memory_bytes
+
+
+KINDS = {
+    "attention": ("flash", "fmha", "cudnn_generated", "sdpa"),
+    "matmul": ("gemm", "nvjet", "cutlass", "xmma", "splitk"),
+    "optimizer": ("adam", "multi_tensor", "optim"),
+}
+"""What a kernel belongs to, by what its name holds, the first that fits; the rest is memory traffic."""
+
+
+def kernels_by_kind(session: Any, tokens: torch.Tensor, targets: torch.Tensor) -> dict[str, dict[str, float]]:
+    """Device time and number of kernels of one step, by what they do."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        session.step(tokens, targets)
+        torch.cuda.synchronize()
+    sums: dict[str, dict[str, float]] = {}
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            name = event.name.lower()
+            kind = next((k for k, words in KINDS.items() if any(word in name for word in words)), "other")
+            one = sums.setdefault(kind, {"time_s": 0.0, "num_kernels": 0})
+            one["time_s"] += event.device_time / 1e6
+            one["num_kernels"] += 1
+    return sums
 
 
 def top_kernels(session: Any, tokens: torch.Tensor, targets: torch.Tensor) -> str:
@@ -190,7 +251,8 @@ def measure_checkpoints(folder: Path, device: str) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the language benchmark on one GPU.")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--only", default=",".join(VARIANTS))
+    parser.add_argument("--only", help="names of variants; default: all")
+    parser.add_argument("--accumulation", action="store_true", help="the grid of micro-batches instead")
     parser.add_argument("--profile", default="", help="variants whose kernels are listed")
     parser.add_argument("--checkpoints", type=Path, help="measure saves into this folder instead")
     parser.add_argument("--device", choices=tuple(CHECKPOINTED), default="cuda")
@@ -205,9 +267,12 @@ def main() -> None:
     device = choose_device("cuda", world)
     join_group(world, device)
     with args.out.open("a", encoding="utf-8") as file:
-        for name in args.only.split(","):
+        variants = ACCUMULATION if args.accumulation else VARIANTS
+        for name in args.only.split(",") if args.only else variants:
             try:
-                row = measure(name, VARIANTS[name], device, profile=name in args.profile.split(","))
+                row = measure(
+                    name, variants[name], device, profile=name in args.profile.split(","), by_kind=args.accumulation
+                )
                 file.write(json.dumps(row) + "\n")
                 file.flush()
                 print(f"{name}: {row['flop_per_s'] / 1e12:.1f} TFLOP/s, {row['step_time_s'] * 1e3:.2f} ms, "

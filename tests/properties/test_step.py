@@ -305,10 +305,14 @@ def test_utilisation_is_a_share_and_hardware_work_is_at_least_the_models(case: S
 @settings(deadline=None, max_examples=30)
 def test_each_device_works_as_long_when_copies_and_batch_grow_together(case: Setting, nodes: int) -> None:
     """More copies of the model with their own samples change what is exchanged, not what is computed; where power
-    limits the products, the slowest of more devices is a little slower."""
+    limits the products, the slowest of more devices is a little slower. The head is left out: on a last pipeline rank
+    with fewer layers it hides behind layers that take longer when exchange does."""
     assume(case.layout.ep == 1)
     more = changed(case, dp=int(case.layout.dp) * nodes, gbs=int(case.layout.gbs) * nodes)
-    one, other = cost_of(case).time.part("compute").total, cost_of(more).time.part("compute").total
+    one, other = (
+        sum(float(part.total) for part in cost_of(given).time.part("compute").parts if part.name != "head_and_loss")
+        for given in (case, more)
+    )
     if not case.machine.is_power_limited:
         assert other == pytest.approx(one)
     else:

@@ -16,6 +16,8 @@ from scalewright.costs.setting import Setting
 
 FLASH_BACKWARD_OVER_FORWARD = 2.5
 """Fused attention's backward pass does five matrix products where the forward does two (dao2023, section 3.1)."""
+TILE_QUERIES = 128.0
+"""Queries of one head that one unit works on at a time, in fused attention."""
 REFERENCE_HEAD = 128.0
 """Head size that a stack's attention share is stated for."""
 
@@ -81,7 +83,8 @@ def least_time_s(times_s: Sequence[FloatLike]) -> FloatLike:
 def alignment_frac(setting: Setting, n: FloatLike, k: FloatLike) -> FloatLike:
     """Rate of the products with a weight [n, k], by its alignment, over that of an aligned one.
 
-    Equation  1 where n and k are multiples of 8 elements (16 bytes in 16 bit), else the misaligned share
+    Equation  1 where n and k are multiples of 8 elements (16 bytes in 16 bit), else the misaligned share, or the share
+              that is left where a compiler copies operands into aligned ones
     Source    nvidia2023 (Matrix Multiplication Background User's Guide), Tensor Core requirements
     Assumes   one step, whichever side is odd: rows that do not start on 16 bytes cannot be loaded whole; processors
               without matrix units do not mind
@@ -91,43 +94,56 @@ def alignment_frac(setting: Setting, n: FloatLike, k: FloatLike) -> FloatLike:
         return 1.0
     step = setting.constants.matrix_unit_alignment.value
     odd = (np.asarray(n) % step > 0) | (np.asarray(k) % step > 0)
-    return np.where(odd, setting.constants.misaligned_matmul_share.value, 1.0)[()]
+    constants = setting.constants
+    share = constants.padded_matmul_share if setting.stack.compiled else constants.misaligned_matmul_share
+    return np.where(odd, share.value, 1.0)[()]
 
 
 def gemm_time_s(
     *, m: FloatLike, n: FloatLike, k: FloatLike, flop_per_s: FloatLike, bytes_per_s: float, width_bytes: float,
-    num_units: float | None, constants: Constants, start_s: float = 0.0,
+    num_units: float | None, constants: Constants, start_s: float = 0.0, written_bytes: float | None = None,
 ) -> FloatLike:  # fmt: skip
     """One matrix product on a roofline.
 
-    Equation  t = max(tiled arithmetic, w (m k + k n + m n) / B);  2 m n k / F where the device has no units to fill,
-              after what a calibration found that a product takes to start
+    Equation  t = max(tiled arithmetic, (w (m k + k n) + v m n) / B);  2 m n k / F where the device has no units to
+              fill, after what a calibration found that a product takes to start; v = w, unless it is added to a sum
     Source    williams2009 (Roofline, CACM 52(4))
     Assumes   each operand crosses memory once
     Checked   tests/costs/test_compute.py: both regimes
     """
-    traffic = width_bytes * (m * k + k * n + m * n) / bytes_per_s
+    result_bytes = width_bytes if written_bytes is None else written_bytes
+    traffic = (width_bytes * (m * k + k * n) + result_bytes * (m * n)) / bytes_per_s
     if num_units is None:
         return start_s + np.maximum(2.0 * m * n * k / flop_per_s, traffic)
     work = tiled_product_time_s(m=m, n=n, k=k, flop_per_s=flop_per_s, num_units=num_units, constants=constants)
     return np.maximum(work, traffic)
 
 
-def _product(setting: Setting, flop_per_s: FloatLike, m: FloatLike, n: FloatLike, k: FloatLike) -> FloatLike:
+def _product(
+    setting: Setting,
+    flop_per_s: FloatLike,
+    m: FloatLike,
+    n: FloatLike,
+    k: FloatLike,
+    *,
+    written_bytes: float | None = None,
+) -> FloatLike:
     units = setting.machine.accelerator.num_compute_units
     return gemm_time_s(
         m=m, n=n, k=k, flop_per_s=flop_per_s, bytes_per_s=setting.machine.hbm_bytes_per_s,
         width_bytes=setting.recipe.activation_bytes, num_units=None if units is None else units.value,
-        constants=setting.constants, start_s=setting.machine.product_start_s,
+        constants=setting.constants, start_s=setting.machine.product_start_s, written_bytes=written_bytes,
     )  # fmt: skip
 
 
 def matmul_times(setting: Setting, gemms: Gemms, *, flop_per_s: FloatLike, has_adapters: bool = True) -> PassTimes:
     """Forward product, and backward the products for the gradients of input and weight.
 
-    A frozen weight has no gradient of its own; beside it run the two thin products of its adapter, both ways.
+    A frozen weight has no gradient of its own; beside it run the two thin products of its adapter, both ways. A stack
+    that keeps its gradients lets the product for a weight read and write their sum.
     """
     m = setting.num_tokens
+    summed_bytes = 2.0 * setting.held_recipe.gradient_bytes if setting.stack.keeps_gradients else None
     forward: FloatLike = 0.0
     backward: FloatLike = 0.0
     for n, k in gemms.values():
@@ -135,7 +151,7 @@ def matmul_times(setting: Setting, gemms: Gemms, *, flop_per_s: FloatLike, has_a
         forward = forward + _product(setting, rate, m, n, k)
         backward = backward + _product(setting, rate, m, k, n)
         if not setting.mode.is_lora:
-            backward = backward + _product(setting, rate, n, k, m)
+            backward = backward + _product(setting, rate, n, k, m, written_bytes=summed_bytes)
         elif has_adapters:
             adapter = adapter_times(setting, flop_per_s=flop_per_s, n=n, k=k)
             forward, backward = forward + adapter.forward_s, backward + adapter.backward_s
@@ -279,21 +295,30 @@ def flash_attention_time_s(
     causal: bool,
     flop_per_s: float,
     constants: Constants,
-    has_units: bool = True,
+    cp: FloatLike = 1.0,
+    num_units: float | None = 0.0,
 ) -> FloatLike:
-    """Forward pass of fused attention in one layer.
+    """Forward pass of fused attention in one layer, on one device of a context-parallel group of `cp`.
 
-    Equation  t = 4 b s^2 a d (1/2 if causal) / (F r(d)/r(128) s/(s + s0)),  r(d) = d/(d + d0)
-    Source    dao2023 (FlashAttention-2, arXiv:2307.08691), section 4.1, for the work; s0 and d0 measured on an H200
+    Equation  t = 4 b s^2 a d (1/2 if causal) / (c F r(d)/r(128) x/(x + s0)) (1 + f U c / (b a s/128)),
+              r(d) = d/(d + d0);  x = min(s, 2 s/c), since a kernel of a ring of c has s/c keys and no causal half; U
+              units of the device share tiles of 128 queries
+    Source    dao2023 (FlashAttention-2, arXiv:2307.08691), section 4.1, for the work and the tiles; s0, d0 and f
+              measured on an H200
     Assumes   scores never reach memory; F is the stack's rate for heads of 128 and long sequences; no ramps on devices
-              without units to fill (CPUs)
-    Checked   tests/costs/test_compute.py: causal is half; the H200's table of 28 sizes within 20 %
+              without units to fill (CPUs: `num_units` None)
+    Checked   tests/costs/test_compute.py: causal is half; the H200's table of 28 sizes within 20 %; never less work in
+              all for a longer ring
     """
     b, s, d, a = micro_batch, float(seq), head_dim, heads
-    half = 0.5 if causal else 1.0
+    work = 4.0 * b * s * s * a * d * (0.5 if causal else 1.0) / cp
+    if num_units is None:
+        return work / flop_per_s
     d0, s0 = constants.attention_head_ramp.value, constants.attention_seq_ramp.value
-    ramp = d / (d + d0) * (REFERENCE_HEAD + d0) / REFERENCE_HEAD * s / (s + s0) if has_units else 1.0
-    return 4.0 * b * s * s * a * d * half / (flop_per_s * ramp)
+    reach = np.minimum(s, 2.0 * s / cp)
+    ramp = d / (d + d0) * (REFERENCE_HEAD + d0) / REFERENCE_HEAD * reach / (reach + s0)
+    num_tiles = b * a * s / cp / TILE_QUERIES
+    return work / (flop_per_s * ramp) * (1.0 + constants.attention_fill.value * num_units / num_tiles)
 
 
 def unfused_attention_times(
@@ -317,27 +342,27 @@ def attention_times(setting: Setting) -> PassTimes:
     """Scores, softmax and weighted values of one layer, by the way the stack computes them."""
     shape, machine, recipe, constants = setting.shape, setting.machine, setting.recipe, setting.constants
     heads = shape.heads / setting.layout.tp
-    micro_batch = setting.layout.mbs / setting.layout.cp
     if setting.stack.fused_attention:
-        has_units = machine.accelerator.num_compute_units is not None
+        units = machine.accelerator.num_compute_units
         forward = flash_attention_time_s(
             seq=shape.seq,
-            micro_batch=micro_batch,
+            micro_batch=setting.layout.mbs,
             heads=heads,
-            head_dim=head_dim_sum(shape, step=int(constants.attention_head_step.value) if has_units else 1),
+            head_dim=head_dim_sum(shape, step=1 if units is None else int(constants.attention_head_step.value)),
             causal=shape.causal,
             flop_per_s=machine.attention_flop_per_s(recipe.attention, setting.stack),
             constants=constants,
-            has_units=has_units,
+            cp=setting.layout.cp,
+            num_units=None if units is None else units.value,
         )
         ratio = machine.attention_backward_ratio.get(recipe.attention, FLASH_BACKWARD_OVER_FORWARD)
-        return PassTimes(forward_s=forward, backward_s=forward * ratio)
+        return PassTimes(forward_s=forward, backward_s=forward * ratio) + ring_merge_times(setting)
     rate = machine.sustained_flop_per_s(recipe.attention) * constants.unfused_product_share.value
     if shape.head_dim % constants.matrix_unit_alignment.value and "fp32" in machine.accelerator.peak:
         rate = machine.peak_flop_per_s("fp32")
     return unfused_attention_times(
         seq=shape.seq,
-        micro_batch=micro_batch,
+        micro_batch=setting.layout.mbs / setting.layout.cp,
         heads=heads,
         head_dim=head_dim_sum(shape),
         flop_per_s=rate,
@@ -345,6 +370,21 @@ def attention_times(setting: Setting) -> PassTimes:
         width_bytes=recipe.activation_bytes,
         constants=constants,
     )
+
+
+def ring_merge_times(setting: Setting) -> PassTimes:
+    """What a context-parallel ring adds to attention: each part's result is merged into a sum.
+
+    Equation  t = 2 (c - 1) w T a d / (t B) forward; T (a + 2 a_kv) d / t backward, for the three gradients
+    Source    liu2023 (Ring Attention, arXiv:2310.01889), section 3: outputs and gradients are summed block by block
+    Assumes   the kernel of a part reads and writes the sum of w bytes an element
+    Checked   tests/costs/test_compute.py: nothing without a ring
+    """
+    shape, layout, width_bytes = setting.shape, setting.layout, setting.recipe.activation_bytes
+    element_s = 2.0 * (layout.cp - 1.0) * width_bytes * setting.num_tokens / setting.machine.hbm_bytes_per_s
+    query = shape.heads * head_dim_sum(shape) / layout.tp
+    key_value = 2.0 * np.maximum(shape.kv_heads / layout.tp, 1) * head_dim_sum(shape)
+    return PassTimes(forward_s=element_s * query, backward_s=element_s * (query + key_value))
 
 
 def elementwise_bytes_per_layer(
@@ -487,6 +527,40 @@ def host_wait_s(*, device_s: FloatLike, host_s: FloatLike, blend: float) -> Floa
     if math.isinf(blend):
         return np.maximum(h - d, 0.0)
     return d * ((1.0 + (h / d) ** blend) ** (1.0 / blend) - 1.0)
+
+
+def kernel_gap_times(setting: Setting) -> PassTimes:
+    """What the kernels of a layer take to start and to drain, however small they are.
+
+    Equation  t = (k + (c - 1) k_c) t_0,  k kernels of a layer, forward and backward, k_c those of each further part of
+              a context-parallel ring of c; a third of them forward
+    Source    benchmarks/results/h200_accumulation.jsonl: steps of one H200 by size of the micro-batch
+    Assumes   the same t_0 on every GPU; stacks without a count have the kernels of Transformer Engine
+    Checked   tests/golden/test_h200_accumulation.py
+    """
+    ring = (setting.layout.cp - 1.0) * setting.constants.ring_kernels.value
+    costs = setting.stack_costs
+    both = costs.gap_s + ring * costs.kernel_gap_s
+    return PassTimes(forward_s=both / 3.0, backward_s=both * 2.0 / 3.0)
+
+
+def gradient_sum_time_s(
+    *,
+    num_params: FloatLike,
+    num_tensors: FloatLike,
+    gradient_bytes: float,
+    num_passes: float,
+    bytes_per_s: float,
+    kernel_gap_s: float,
+) -> FloatLike:
+    """Adding the gradients of one micro-batch to the sum of those before, where no product does it.
+
+    Equation  t = c N g / B + n t_0:  n tensors, each read and added to a sum of g bytes, which is read and written
+    Source    benchmarks/results/h200_accumulation.jsonl: 3.3 to 3.7 ps a parameter and 2.6 us a tensor, for c
+    Assumes   the first micro-batch fills the sum
+    Checked   tests/golden/test_h200_accumulation.py
+    """
+    return num_passes * num_params * gradient_bytes / bytes_per_s + num_tensors * kernel_gap_s
 
 
 def optimizer_time_s(*, num_params: FloatLike, bytes_per_param: float, bytes_per_s: float) -> FloatLike:

@@ -27,6 +27,8 @@ class LayerTimes:
     expert: PassTimes
     again_s: FloatLike
     """Forward work repeated in the backward pass."""
+    gap_s: FloatLike
+    """What kernels take to start and to drain."""
     host_wait_s: FloatLike
     """What the host lacks to keep up."""
     total_s: FloatLike
@@ -61,10 +63,11 @@ def layer_times(setting: Setting) -> LayerTimes:
     host = compute.host_times(setting)
     again: FloatLike = 0.0
     host_s = host.forward_s + host.backward_s
+    gaps = compute.kernel_gap_times(setting)
     if setting.layout.recompute == "full":  # transfers of the forward pass happen again as well
         again = matmul.forward_s + attention.forward_s + elementwise.forward_s
         tensor, context, expert = (_repeated(times) for times in (tensor, context, expert))
-        host_s = host_s + host.forward_s
+        host_s, gaps = host_s + host.forward_s, _repeated(gaps)
     elif setting.layout.recompute == "selective":
         again = attention.forward_s
     elif setting.layout.recompute == "modules":
@@ -73,11 +76,11 @@ def layer_times(setting: Setting) -> LayerTimes:
         again = matmul.forward_s / 2.0 + elementwise.forward_s
     device = matmul + attention + elementwise + tensor + context + expert
     busy = device.forward_s + device.backward_s + again
-    costs = setting.stack_costs
-    wait = costs.gap_s + compute.host_wait_s(device_s=busy + costs.gap_s, host_s=host_s, blend=costs.host_blend)
+    gap_s = gaps.forward_s + gaps.backward_s
+    wait = compute.host_wait_s(device_s=busy + gap_s, host_s=host_s, blend=setting.stack_costs.host_blend)
     return LayerTimes(
         matmul=matmul, attention=attention, elementwise=elementwise, tensor=tensor, context=context, expert=expert,
-        again_s=again, host_wait_s=wait, total_s=busy + wait,
+        again_s=again, gap_s=gap_s, host_wait_s=wait, total_s=busy + gap_s + wait,
     )  # fmt: skip
 
 
@@ -168,14 +171,22 @@ def _tensor_parallel(setting: Setting) -> PassTimes:
 
 
 def _context_parallel(setting: Setting, attention: PassTimes) -> PassTimes:
-    """Keys and values travel around the context-parallel ring beside attention, which hides what it can."""
+    """Keys and values travel around the context-parallel ring beside attention, which hides what it can.
+
+    Equation  t = x - h + o h,  x = (c - 1) messages forward, twice as many backward, h = min(x, attention), o what
+              hiding costs
+    Source    liu2023 (Ring Attention, arXiv:2310.01889), section 3; o as for gradients
+    Assumes   messages and attention start together; gradients of keys and values travel as far as the tensors
+    Checked   tests/costs/test_compute.py: a ring is never free
+    """
     shape, layout = setting.shape, setting.layout
     path = context_path(setting)
     width = 2.0 * np.maximum(shape.kv_heads / layout.tp, 1) * shape.head_dim
     size = setting.num_tokens * width * setting.recipe.activation_bytes
     ring = (layout.cp - 1) * collectives.send_time_s(size_bytes=size, path=path)
-    forward = np.maximum(ring - attention.forward_s, 0.0)
-    backward = np.maximum(2.0 * ring - attention.backward_s, 0.0)
+    seen = 1.0 - setting.constants.overlap_cost.value
+    forward = ring - seen * np.minimum(ring, attention.forward_s)
+    backward = 2.0 * ring - seen * np.minimum(2.0 * ring, attention.backward_s)
     return PassTimes(forward_s=forward, backward_s=backward)
 
 

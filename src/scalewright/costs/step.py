@@ -188,8 +188,8 @@ def step_time(setting: Setting) -> Breakdown:
     head_s = head_s + setting.shape.num_mtp_layers * (layer.total_s + head_s)  # each a layer and a head of its own
     spare_s = (layers - setting.num_layers_on(layout.pp - 1)) * layer.total_s
     visible_head_s = np.maximum(head_s - spare_s, 0.0)
-    micro_batch_s = layers * layer.total_s + visible_head_s
     shards = busiest_shards(setting)
+    micro_batch_s = layers * layer.total_s + visible_head_s
     computing = _compute_terms(setting, layer, head_s=head_s, visible_head_s=visible_head_s)
     pipe = _pipeline_path(setting)
     transfer_s = _pipeline_transfer(setting, pipe)
@@ -324,12 +324,14 @@ def _waiting_terms(
     nodes = np.maximum(layout.num_gpus / setting.machine.gpus_per_node, 1.0)
     straggle = setting.constants.straggler_growth.value * np.log2(nodes)
     repeated = m * (micro_batch_s + transfer_s) + bubble
-    host = m * setting.num_layers * layer.host_wait_s
+    per_step = m * setting.num_layers
+    host, gaps = per_step * layer.host_wait_s, per_step * layer.gap_s
     return Breakdown(
         name="waiting",
         unit="s",
         parts=(
             seconds_term("host", host, "compute.host_times", stack=setting.stack.id),
+            seconds_term("kernel_gaps", gaps, "compute.kernel_gap_times", per_layer_s=layer.gap_s),
             seconds_term("pipeline_bubble", bubble, "pipeline.bubble_time_s", pp=layout.pp, vpp=layout.vpp),
             seconds_term("stragglers", repeated * straggle, "step.step_time", num_nodes=nodes),
         ),
@@ -367,9 +369,25 @@ def _update(setting: Setting, whole: Shards, layer: LayerTimes) -> Breakdown:
             seconds_term("optimizer", adam, "compute.optimizer_time_s", num_params=updated),
             seconds_term("offload_transfer", moved, "hostmem.offload_transfer_s", num_params=updated),
             seconds_term("host_per_step", once, "step.step_time"),
+            _gradient_sum(setting, shards),
             *_gradient_copies(setting, shards, recipe.gradient_bytes),
         ),
     )
+
+
+def _gradient_sum(setting: Setting, trained: Shards) -> Breakdown:
+    """Gradients of each micro-batch but the first added to those before; of a shard, where the exchange comes first."""
+    is_apart = not setting.stack.keeps_gradients  # else the products that make them add them
+    num_sums = is_apart * (setting.num_micro_batches - 1.0)
+    once = compute.gradient_sum_time_s(
+        num_params=num_spread_params(setting, trained) if setting.layout.zero >= 2 else trained.num_params,
+        num_tensors=TENSORS_PER_LAYER * setting.num_layers + TENSORS_AROUND,
+        gradient_bytes=setting.recipe.gradient_bytes,
+        num_passes=setting.constants.gradient_sum_passes.value,
+        bytes_per_s=setting.machine.hbm_bytes_per_s,
+        kernel_gap_s=setting.stack_costs.kernel_gap_s,
+    )
+    return seconds_term("gradient_sums", num_sums * once, "compute.gradient_sum_time_s", num_sums=num_sums)
 
 
 def _gradient_copies(setting: Setting, shards: Shards, gradient_bytes: float) -> tuple[Breakdown, ...]:

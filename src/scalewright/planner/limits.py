@@ -109,7 +109,7 @@ def _tensor(q: Question) -> str:
 
 
 def _context(q: Question) -> str:
-    return f"keys and values go round cp={q.layout.cp} devices faster than attention hides: smaller cp or more tokens"
+    return f"keys and values go round cp={q.layout.cp} devices, which slows attention down: smaller cp or more tokens"
 
 
 def _expert(q: Question) -> str:
@@ -132,6 +132,16 @@ def _host(q: Question) -> str:
     return (
         f"the host issues kernels slower than the device runs them ({q.stack.id}): larger micro-batch, compiled stack"
     )
+
+
+def _kernel_gaps(_: Question) -> str:
+    return (
+        "each kernel takes its time to start and to drain, for any amount of work: larger micro-batch, smaller tp or cp"
+    )
+
+
+def _gradient_sums(_: Question) -> str:
+    return "gradients of each micro-batch are added to those before: larger micro-batch, fewer of them"
 
 
 def _bubble(q: Question) -> str:
@@ -180,10 +190,12 @@ REASONS: dict[str, Callable[[Question], str]] = {
     "pipeline_transfer": _transfer,
     "data_parallel": _data,
     "host": _host,
+    "kernel_gaps": _kernel_gaps,
     "pipeline_bubble": _bubble,
     "stragglers": _stragglers,
     "optimizer": _optimizer,
     "host_per_step": _host_per_step,
+    "gradient_sums": _gradient_sums,
     "data": _data_wait,
     "offload_transfer": _offload,
 }

@@ -28,6 +28,8 @@ class TrainingConstants(Strict):
     """Rate of products on the vector units of such devices over the best one published."""
     misaligned_matmul_share: Fraction
     """Rate of 16-bit products with a side that is no multiple of 8 elements, over that of aligned ones."""
+    padded_matmul_share: Fraction
+    """The same where a compiler copies the operands into aligned ones."""
     depth_overhead: Count
     """Elements of depth that filling and draining a tile's pipeline costs."""
     tile_share: dict[str, Fraction]
@@ -36,6 +38,8 @@ class TrainingConstants(Strict):
     """Tokens of the busiest device's experts over the mean, less one, beyond what chance brings."""
     attention_seq_ramp: Count
     """Sequence length at which fused attention reaches half of its rate."""
+    attention_fill: Count
+    """Loss of fused attention on a device that has as many tiles of queries as units: the last wave is half empty."""
     attention_head_ramp: Count
     """Head size at which fused attention would reach half of its rate for endless heads."""
     ampere_attention_share: Fraction
@@ -53,6 +57,14 @@ class TrainingConstants(Strict):
     """Part of those crossings left where a compiler or a kernel of its own fuses the loss."""
     gated_traffic: Count
     """Element-wise traffic of a gated feed-forward over that of a plain one of the same width."""
+    gradient_sum_passes: Count
+    """Times the gradients cross memory to be added to those of the micro-batches before, where no product does it."""
+    kernel_gap: Seconds
+    """What a kernel takes to start and to drain on a device whose queue is full."""
+    layer_kernels: Count
+    """Kernels of a layer, forward and backward."""
+    ring_kernels: Count
+    """Kernels that each further part of a context-parallel ring adds to them."""
     expert_host_factor: Count
     """Host work of a mixture-of-experts layer over a dense one: routing, permutation and its synchronisation."""
     expert_cast_host: Fraction

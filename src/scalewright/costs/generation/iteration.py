@@ -222,14 +222,15 @@ def repeated_read_time_s(*, serving: Serving, cached_bytes: FloatLike) -> FloatL
 def prompt_attention_time_s(*, serving: Serving, num_tokens: FloatLike, prompt_len: float) -> FloatLike:
     """Attention of prompts to themselves, all layers.
 
-    Equation  T / s x the fused attention of one prompt of s tokens
+    Equation  T / (n s) x the fused attention of n prompts of s tokens, as many as one pass reads
     Source    dao2023 (FlashAttention-2, arXiv:2307.08691), section 4.1
     Assumes   prompts read in pieces attend as fast as whole ones
     Checked   tests/costs/test_generation.py: linear in prompts, square in their length
     """
-    setting = serving.setting(num_sequences=1, seq=max(round(prompt_len), 1))
-    once = float(compute.attention_times(setting).forward_s)
-    return serving.shape.layers * once * num_tokens / max(round(prompt_len), 1)
+    seq = max(round(prompt_len), 1)
+    num_prompts = max(round(serving.machine.constants.prefill_tokens.value / seq), 1)
+    once = float(compute.attention_times(serving.setting(num_sequences=num_prompts, seq=seq)).forward_s) / num_prompts
+    return serving.shape.layers * once * num_tokens / seq
 
 
 def activation_time_s(*, serving: Serving, num_tokens: FloatLike) -> FloatLike:

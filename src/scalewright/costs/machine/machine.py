@@ -248,7 +248,8 @@ class Machine:
     def stack_costs(self, stack: Stack) -> StackCosts:
         """What a stack costs here. This is the one place where measured launches take the place of fitted ones."""
         if self.launches is None:
-            return with_factors(fitted_stack_costs(stack, self.constants), self.factors_of(stack))
+            on_cpu = self.accelerator.kind == "cpu"
+            return with_factors(fitted_stack_costs(stack, self.constants, on_cpu=on_cpu), self.factors_of(stack))
         costs = measured_stack_costs(stack, self.constants, self.launches)
         return with_factors(costs, self.factors_of(stack))
 

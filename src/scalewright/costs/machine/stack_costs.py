@@ -38,7 +38,9 @@ class StackCosts:
     layer_host_s: float
     """Host work to issue one layer's forward pass."""
     gap_s: float
-    """Pauses between the kernels of one layer, forward and backward: the device waits although the queue is full."""
+    """What the kernels of one layer take to start and to drain, forward and backward, although the queue is full."""
+    kernel_gap_s: float
+    """The same of one kernel; 0 on a CPU."""
     step_host_s: float
     """Host work once per step: data, clipping, reading the loss."""
     tensor_host_s: float
@@ -124,13 +126,19 @@ def with_factors(costs: StackCosts, factors: StackFactors) -> StackCosts:
     )
 
 
-def fitted_stack_costs(stack: Stack, constants: Constants) -> StackCosts:
+def fitted_stack_costs(stack: Stack, constants: Constants, *, on_cpu: bool) -> StackCosts:
     """The factors that were fitted to published runs: every width crosses memory as often."""
+    gap_s = 0.0 if on_cpu else constants.kernel_gap.value
+    # Kernels of eager steps were counted under autocast, which casts before each product; most programs do not.
+    is_counted = stack.counts is not None and stack.counts.launch_mode != "eager"
+    counted = stack.counts.layer_kernels if stack.counts is not None and is_counted else None
+    num_kernels = (constants.layer_kernels if counted is None else counted).value
     is_fused = stack.compiled or stack.logits_bytes.value <= constants.fused_loss_width.value
     num_loss = constants.logits_passes.value * (constants.fused_logits_share.value if is_fused else 1.0)
     num_elementwise = stack.elementwise_passes.value
     return StackCosts(
-        layer_host_s=stack.host_time.value, gap_s=0.0, step_host_s=constants.step_overhead.value, tensor_host_s=0.0,
+        layer_host_s=stack.host_time.value, gap_s=num_kernels * gap_s, kernel_gap_s=gap_s,
+        step_host_s=constants.step_overhead.value, tensor_host_s=0.0,
         adds_host_time=False, host_blend=math.inf,
         num_elementwise_passes=(num_elementwise, num_elementwise), num_loss_passes=(num_loss, num_loss),
     )  # fmt: skip
@@ -146,7 +154,7 @@ def measured_stack_costs(stack: Stack, constants: Constants, launches: Launches)
               factor e on what it moves
     Checked   tests/costs/test_calibrated.py
     """
-    fitted = fitted_stack_costs(stack, constants)
+    fitted = fitted_stack_costs(stack, constants, on_cpu=launches.on_cpu)
     counts, factor = stack.counts, launches.elementwise_factor
     if counts is None:
         return replace(fitted, num_elementwise_passes=_times(fitted.num_elementwise_passes, factor))
@@ -156,7 +164,8 @@ def measured_stack_costs(stack: Stack, constants: Constants, launches: Launches)
     step_s = None if eager_s is None else counts.step_launches.value * launches.host_factor * eager_s
     return StackCosts(
         layer_host_s=_layer_host_s(counts, launches, fitted.layer_host_s),
-        gap_s=0.0 if counts.layer_kernels is None else counts.layer_kernels.value * launches.kernel_gap_s,
+        kernel_gap_s=0.0 if launches.on_cpu else launches.kernel_gap_s,
+        gap_s=0.0 if counts.layer_kernels is None or is_graph else counts.layer_kernels.value * launches.kernel_gap_s,
         step_host_s=fitted.step_host_s if step_s is None else step_s,
         tensor_host_s=_tensor_host_s(counts, launches, constants),
         adds_host_time=adds,
