@@ -60,6 +60,7 @@ class ScalingRow:
 
     num_gpus: int
     num_nodes: int
+    is_whole_nodes: bool
     best: Answer | None
     """The layout to take there, with the requested global batch."""
     run: WholeRun | None
@@ -131,7 +132,7 @@ class ScalingRow:
             body |= {
                 "weak_global_batch": int(self.weak.question.layout.gbs),
                 "weak_step_time_s": self.weak.time_s,
-                "weak_efficiency_frac": self.weak_frac,
+                **({} if self.weak_frac is None else {"weak_efficiency_frac": self.weak_frac}),
             }
         return body
 
@@ -169,6 +170,7 @@ def scaling(
             ScalingRow(
                 num_gpus=num_gpus,
                 num_nodes=num_nodes,
+                is_whole_nodes=num_gpus % count.result.space.machine.gpus_per_node == 0,
                 best=count.prediction,
                 run=count.run,
                 exceeded=tuple(name for name, _ in count.exceeded),
@@ -204,8 +206,11 @@ def _copies(chosen: Answer, num_gpus: int, *, is_weak: bool) -> Answer | None:
 
 
 def _with_efficiencies(rows: list[ScalingRow], objective: Objective) -> list[ScalingRow]:
-    first = next((r for r in rows if r.strong is not None), None)
-    first_weak = next((r for r in rows if r.weak is not None), None)
+    # Devices of a part of a node compare with each other only: a node has links and hosts that its parts share.
+    has_whole = any(row.is_whole_nodes for row in rows)
+    whole = [row for row in rows if row.is_whole_nodes or not has_whole]
+    first = next((r for r in whole if r.strong is not None), None)
+    first_weak = next((r for r in whole if r.weak is not None), None)
     beside: Objective = "gpu-hours" if objective == "time" else objective
     points = [(r.time_s, r.value(beside)) for r in rows if r.best is not None]
     done = []
@@ -215,9 +220,19 @@ def _with_efficiencies(rows: list[ScalingRow], objective: Objective) -> list[Sca
         if row.best is not None:
             own = (row.time_s, row.value(beside))
             efficient = not any(t <= own[0] and c <= own[1] and (t, c) != own for t, c in points)
-        if row.strong is not None and first is not None and first.strong is not None:
+        if (
+            row.is_whole_nodes >= has_whole
+            and row.strong is not None
+            and first is not None
+            and first.strong is not None
+        ):
             strong_frac = first.strong.time_s * first.num_gpus / (row.strong.time_s * row.num_gpus)
-        if row.weak is not None and first_weak is not None and first_weak.weak is not None:
+        if (
+            row.is_whole_nodes >= has_whole
+            and row.weak is not None
+            and first_weak is not None
+            and first_weak.weak is not None
+        ):
             weak_frac = first_weak.weak.time_s / row.weak.time_s
         done.append(replace(row, strong_frac=strong_frac, weak_frac=weak_frac, is_efficient=efficient))
     return done

@@ -91,6 +91,8 @@ class Recommended:
     def _cheapest(self) -> str:
         row = self.cheapest
         nodes = f"{row.num_nodes} node{'s' if row.num_nodes != 1 else ''}"
+        if not row.is_whole_nodes:
+            nodes = f"{row.num_gpus} device{'s' if row.num_gpus != 1 else ''}"
         if row.num_gpus == self.num_gpus:
             return "" if self.objective == "gpu-hours" else "It needs the fewest GPU-hours as well."
         if row.run is None:
@@ -126,6 +128,7 @@ class Recommended:
             "sentence": self.sentence,
             "reason": self.reason,
             "cheapest_num_nodes": self.cheapest.num_nodes,
+            "cheapest_num_gpus": self.cheapest.num_gpus,
             "most_num_nodes": self.most.num_nodes,
             "most_rule": self.most.rule,
             "amdahl_serial_s": self.fit.serial_s,
@@ -213,7 +216,7 @@ class _Knee:
 
 
 def _knee(fits: Sequence[ScalingRow], paying: Sequence[ScalingRow], most: MostNodes) -> _Knee:
-    """By the fit, kept to what the rows show: below the row that no longer pays, above the last doubling that does."""
+    """By the fit, where the rows do not contradict it: not above the last row that pays, nor at a smaller one."""
     assert fits[0].best is not None
     per_node = fits[0].best.question.machine.gpus_per_node
     seen = [(row.num_gpus / per_node, row.time_s) for row in fits]
@@ -224,6 +227,6 @@ def _knee(fits: Sequence[ScalingRow], paying: Sequence[ScalingRow], most: MostNo
     last = max(row.num_gpus for row in paying) / per_node
     before = max((nodes for nodes, _ in seen if nodes < last), default=last)
     after = last if last < seen[-1][0] else np.inf
-    knees = [min(max(f.num_nodes_at_knee, before), after) for f in fitted]
+    knees = [last if f.num_nodes_at_knee <= before else min(f.num_nodes_at_knee, after) for f in fitted]
     knees = [np.inf if 2.0 * knee > most.num_nodes else knee for knee in knees]
     return _Knee(gpus_per_node=per_node, seen=seen, fit=fit, num_nodes=knees[0], interval=(min(knees), max(knees)))

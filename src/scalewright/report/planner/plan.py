@@ -230,10 +230,12 @@ def _other_layouts(plan: Document) -> list[str]:
     for row in plan["scaling"]:
         if row["fits"] and _split(row["layout"]) != own:
             counts.setdefault(_split(row["layout"]), []).append(row)
-    return [_other_layout(split, rows) for split, rows in counts.items()]
+    nodes = [row["num_nodes"] for row in plan["scaling"]]
+    unit = "node" if len(set(nodes)) == len(nodes) else "device"
+    return [_other_layout(split, rows, unit) for split, rows in counts.items()]
 
 
-def _other_layout(split: str, rows: list[Document]) -> str:
+def _other_layout(split: str, rows: list[Document], unit: str) -> str:
     """Where a split is best, and what it has over the recommended one there."""
     gains = [1.0 - row["step_time_s"] / row["strong_step_time_s"] for row in rows if "strong_step_time_s" in row]
     without = [row for row in rows if "strong_step_time_s" not in row]
@@ -244,16 +246,16 @@ def _other_layout(split: str, rows: list[Document]) -> str:
             f"up to {most:.1%} faster than the recommended split" if most >= LEAST_FRAC else "it is safer there"
         )
     if without:
-        reasons.append(f"the recommended split is not possible {'there' if not gains else f'on {_numbers(without)}'}")
-    return f"On {_numbers(rows)} the best is {split}: {'; '.join(reasons)}."
+        reasons.append(
+            f"the recommended split is not possible {'there' if not gains else f'on {_numbers(without, unit)}'}"
+        )
+    return f"On {_numbers(rows, unit)} the best is {split}: {'; '.join(reasons)}."
 
 
-def _numbers(rows: list[Document]) -> str:
-    """Node counts of rows, or devices where they share a node."""
-    names = dict.fromkeys(row["num_nodes"] for row in rows)
-    if len(names) < len(rows):
-        return f"{', '.join(str(row['num_gpus']) for row in rows)} devices"
-    return f"{', '.join(map(str, names))} node{'s' if [*names] != [1] else ''}"
+def _numbers(rows: list[Document], unit: str) -> str:
+    """Node counts of rows, or devices where some share a node."""
+    numbers = [row["num_nodes" if unit == "node" else "num_gpus"] for row in rows]
+    return f"{', '.join(map(str, numbers))} {unit}{'s' if numbers != [1] else ''}"
 
 
 def _split(layout_text: str) -> str:
@@ -284,7 +286,7 @@ def _marks(plan: Document, row: Document) -> list[str]:
     marks = {
         "asked": is_asked and not plan["request"].get("chooses_nodes"),
         "recommended": row["num_gpus"] == advice.get("num_gpus"),
-        "cheapest": row["num_nodes"] == advice.get("cheapest_num_nodes"),
+        "cheapest": row["num_gpus"] == advice.get("cheapest_num_gpus"),
         "over budget": bool(row.get("over_budget")),
         "over the site's limit": bool(row.get("is_over_site")),
         "dominated": not row["is_efficient"],
