@@ -180,7 +180,7 @@ def make_plan(catalog: Catalog, request: PlanRequest) -> Plan:
         notes = (*notes, batch.warning)
     plan = Plan(
         request=request, result=chosen.result, best=best, run=chosen.run, batch=batch, notes=notes,
-        minimum=tuple(fewest_gpus(chosen.result.space)),
+        minimum=tuple(fewest_gpus(chosen.result.space, is_tight_enough=True)),
     )  # fmt: skip
     if best is None or chosen.choice is None:
         return replace(plan, fixes=tuple(fixes(chosen.result.space)), reason=why_none(chosen.result))

@@ -11,7 +11,7 @@ import numpy as np
 
 from scalewright.costs.footprint import needed_bytes, step_memory
 from scalewright.costs.hostmem import training_host_memory
-from scalewright.costs.room import comfortable_bytes
+from scalewright.costs.room import Room, comfortable_bytes, room
 from scalewright.planner.search.constraints import DEGREE_RULES, SPLIT_RULES, kept, no_copies, no_tensor_group
 from scalewright.planner.search.space import Columns, Fixed, KnobChoice, Space
 from scalewright.workload.layout import Layout, Recompute
@@ -32,6 +32,8 @@ class Fewest:
     num_nodes: int
     layout: Layout
     needed_bytes: float
+    room: Room
+    """Whether the memory model's error leaves it within the device."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -41,20 +43,24 @@ class Fewest:
             "num_nodes": self.num_nodes,
             "layout": self.layout.brief,
             "needed_bytes": self.needed_bytes,
+            "room": self.room,
         }
 
 
-def fewest_gpus(space: Space) -> list[Fewest]:
+def fewest_gpus(space: Space, *, is_tight_enough: bool = False) -> list[Fewest]:
     """A row for each mode that fits at all, with one sample per micro-batch and no interleaving.
 
-    Both knobs only add memory, so the fewest devices have them at one.
+    Both knobs only add memory, so the fewest devices have them at one. `is_tight_enough`: what fits without the memory
+    model's error to spare counts.
     """
     counts = _counts(space)
     lean = {"mbs": 1, "vpp": 1} | {k: v for k, v in space.fixed.values.items() if k != "dp"}
     feed = replace(space.feed, async_checkpoint=False)  # a second copy of the state on the hosts is not needed to fit
     spaces = [replace(space, num_gpus=count, fixed=Fixed(values=lean), feed=feed) for count in counts]
     columns = _columns(spaces)
-    rows = (_fewest(replace(spaces[0], mode=TrainingMode(name=name)), columns) for name in get_args(ModeName))
+    limit_bytes = space.machine.memory_bytes if is_tight_enough else comfortable_bytes(space.machine)
+    modes = [replace(spaces[0], mode=TrainingMode(name=name)) for name in get_args(ModeName)]
+    rows = [_fewest(each, columns, limit_bytes) for each in modes]
     return [row for row in rows if row is not None]
 
 
@@ -87,7 +93,7 @@ def _choices(space: Space) -> list[KnobChoice]:
     ]
 
 
-def _fewest(space: Space, columns: Columns) -> Fewest | None:
+def _fewest(space: Space, columns: Columns, limit_bytes: float) -> Fewest | None:
     best: Fewest | None = None
     machine = space.machine
     for choice in _choices(space):
@@ -99,7 +105,7 @@ def _fewest(space: Space, columns: Columns) -> Fewest | None:
         layout = choice.layout({name: column.take(rows) for name, column in columns.items()})
         setting = space.setting(choice, layout)
         needed = np.broadcast_to(needed_bytes(setting, step_memory(setting)), len(rows))
-        fits = needed <= comfortable_bytes(machine)
+        fits = needed <= limit_bytes
         if machine.host_memory_bytes is not None:
             fits = fits & (training_host_memory(setting).total <= machine.host_memory_bytes)
         counts = np.where(fits, np.asarray(layout.num_gpus), np.iinfo(np.int64).max)
@@ -108,6 +114,6 @@ def _fewest(space: Space, columns: Columns) -> Fewest | None:
             num = int(counts[at])
             best = Fewest(
                 mode=space.mode, num_gpus=num, num_nodes=machine.num_nodes_for(num), layout=layout.at(at),
-                needed_bytes=float(needed[at]),
+                needed_bytes=float(needed[at]), room=room(machine, float(needed[at])),
             )  # fmt: skip
     return best

@@ -297,7 +297,10 @@ def _marks(plan: Document, row: Document) -> list[str]:
 def _print_minimum(console: Console, plan: Document) -> None:
     if not plan["minimum_gpus"]:
         return
-    each = ", ".join(f"{m['num_gpus']} {MODE_WORDS[m['mode']]}" for m in plan["minimum_gpus"])
+    tight = {"tight": ", tightly"}
+    each = "; ".join(
+        f"{m['num_gpus']} {MODE_WORDS[m['mode']]}{tight.get(m.get('room', ''), '')}" for m in plan["minimum_gpus"]
+    )
     console.print()
     console.print(f"fewest devices that fit: {each}")
 
