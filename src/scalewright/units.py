@@ -7,6 +7,7 @@ Decimal prefixes mean 1000; binary ones are spelled out (`KiB`, `MiB`, `GiB`, `T
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -83,7 +84,11 @@ WATTS = Dimension("power", "W", _prefixed("W", 1.0, DECIMAL), "700 W", suffix="w
 JOULES = Dimension(
     "energy", "J", _prefixed("J", 1.0, DECIMAL) | _prefixed("Wh", JOULE_PER_WH, DECIMAL), "1.3 GWh", suffix="j"
 )
-COUNT = Dimension("count", "", {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}, "175 B")
+COUNT = Dimension(
+    "count", "", {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12} | {p: BINARY[p] for p in ("Ki", "Mi")},
+    "128, 4Ki, 20k or 175 B",
+)  # fmt: skip
+"""Samples, tokens, devices, hours: `k` is 1000 and `Ki` 1024."""
 FRACTION = Dimension("fraction", "", {"": 1.0, "%": 0.01}, "0.92 or 92 %", suffix="frac")
 USD = Dimension("money", "USD", _prefixed("USD", 1.0, {"": 1.0, "k": 1e3, "M": 1e6}), "30 kUSD", suffix="usd")
 USD_PER_S = Dimension("price", "USD/s", {"USD/s": 1.0, "USD/h": 1 / HOUR_S}, "2.49 USD/h", suffix="usd_per_s")
@@ -129,9 +134,8 @@ def parse(text: str, dimension: Dimension) -> float:
     """The SI value of a quantity as people write it; a bare number is refused unless the dimension is a count."""
     match = _NUMBER.match(text)
     if match is None:
-        raise QuantityError(
-            f"{text!r} is not a {dimension.name}: write a number and a unit, such as {dimension.example}"
-        )
+        form = "a number" if "" in dimension.spellings else "a number and a unit"
+        raise QuantityError(f"{text!r} is not a {dimension.name}: write {form}, such as {dimension.example}")
     number, unit = match.groups()
     value = float(number)
     if unit not in dimension.spellings:
@@ -144,6 +148,20 @@ def parse(text: str, dimension: Dimension) -> float:
     if not math.isfinite(scaled):
         raise QuantityError(f"{text!r} is not finite: write a {dimension.name} such as {dimension.example}")
     return scaled
+
+
+def whole(value: str | float) -> int:
+    """A whole number as people write it: 4096, 4Ki or 20k; a number of Python is taken if it is whole."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return int(value)
+        number = parse(value, COUNT)
+    else:
+        number = float(value)
+    nearest_whole = round(number) if math.isfinite(number) else None
+    if nearest_whole is None or not math.isclose(number, nearest_whole, rel_tol=1e-12):
+        raise QuantityError(f"{value} is not a whole number: write one such as 128, 4Ki or 20k")
+    return nearest_whole
 
 
 def _unit_message(text: str, unit: str, dimension: Dimension) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.api.frames import Framed
+from scalewright.api.keywords import checked, listed
 from scalewright.lint.context import lint_context, needs_of
 from scalewright.lint.engine import Linter, LintFinding, known_rules, resolve_settings
 from scalewright.lint.file_kind import script_note
@@ -92,6 +93,7 @@ class LintReport(Framed, Sequence[LintFinding]):
         return html.table(headers, rows, caption=f"{self.script.path}: {len(rows)} findings", right=("line",))
 
 
+@checked()
 def lint(
     script: str | Path,
     *,
@@ -101,8 +103,8 @@ def lint(
     plan: str | Path | None = None,
     pilot: str | Path | None = None,
     sbatch: str = "",
-    select: Sequence[str] = (),
-    ignore: Sequence[str] = (),
+    select: str | Sequence[str] = (),
+    ignore: str | Sequence[str] = (),
     catalog: str | Path | None = None,
 ) -> LintReport:
     """Lint a job script, given as a path or as its text (a string with a line break).
@@ -115,7 +117,7 @@ def lint(
     where = TEXT_NAME if is_text else str(script)
     text = checked_text(str(script).encode(), where) if is_text else read_source(Path(script))
     settings = resolve_settings(
-        None, site=site, slurm=slurm, fail_on=None, select=tuple(select), ignore=tuple(ignore)
+        None, site=site, slurm=slurm, fail_on=None, select=tuple(listed(select)), ignore=tuple(listed(ignore))
     )  # fmt: skip
     context = lint_context(settings, None if pilot is None else Path(pilot), folder)
     needs = needs_of(context, model, None if plan is None else Path(plan), folder)

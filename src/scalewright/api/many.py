@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from scalewright import units
 from scalewright.api.frames import Framed
-from scalewright.api.predict import ShownAnswer, shown_answer
+from scalewright.api.keywords import checked, count
+from scalewright.api.predict import ShownAnswer, shown_answer, written
 from scalewright.catalog.library import Catalog, open_catalog
 from scalewright.errors import ConfigError, LayoutError, NotExpressedError
 from scalewright.here.place import Place
@@ -55,7 +56,7 @@ def layouts(*, gpus: int | None = None, **knobs: object) -> list[str]:
 
 def _listed(value: Any) -> list[Any]:
     """A list or range of choices as it is; one choice as a list of one."""
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else [value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +122,15 @@ class Answers(Framed, Sequence[ShownAnswer]):
         return [*labels, str(question.num_gpus), *figures]
 
 
+@checked(beside="predict")
 def predict_many(
     *,
     model: str | Sequence[str],
     system: str | Sequence[str],
-    layout: str | Layout | Sequence[str | Layout],
+    layout: str | Layout | Mapping[str, object] | Sequence[str | Layout | Mapping[str, object]],
     precision: str | Sequence[str] = "auto",
     stack: str | Sequence[str] = "auto",
-    seq: int | Sequence[int] | None = None,
+    seq: int | str | Sequence[int | str] | None = None,
     catalog: str | Path | None = None,
     **options: Any,
 ) -> Answers:
@@ -140,7 +142,8 @@ def predict_many(
     library = open_catalog(None if catalog is None else Path(catalog))
     axes: dict[str, list[Any]] = {
         "model": _listed(model), "system": _listed(system), "precision": _listed(precision), "stack": _listed(stack),
-        "seq": _listed(seq), "layout": _listed(layout),
+        "seq": [count("seq", one) for one in _listed(seq)],
+        "layout": [written(one) if isinstance(one, Mapping) else one for one in _listed(layout)],
     }  # fmt: skip
     specs = {(name, length): _spec(library, name, length) for name in axes["model"] for length in axes["seq"]}
     split = [parse_layout(one) if isinstance(one, str) else one for one in axes["layout"]]

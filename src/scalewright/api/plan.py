@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.api.frames import Framed
+from scalewright.api.keywords import checked, count, listed, quantity_text
 from scalewright.api.predict import ShownAnswer, shown_answer
 from scalewright.catalog.library import open_catalog
 from scalewright.engines.expressed import plan_for_framework
@@ -64,28 +65,29 @@ class ShownPlan(Framed):
         return plan_html(self.document())
 
 
+@checked()
 def plan(
     *,
     model: str,
     system: str,
     nodes: int | str | None = None,
-    gpus: int | None = None,
-    global_batch: int | None = None,
+    gpus: int | str | None = None,
+    global_batch: int | str | None = None,
     partition: str | None = None,
     network: str | None = None,
-    seq: int | None = None,
+    seq: int | str | None = None,
     precision: str = "auto",
     stack: str = "auto",
     fix: str | None = None,
     objective: str = "time",
-    tokens: str | None = None,
-    steps: int | None = None,
+    tokens: str | float | None = None,
+    steps: int | str | None = None,
     budget: str | None = None,
     walltime: str | None = None,
     site: str | None = None,
     mode: str = "full",
     stage: str = "pretrain",
-    compare: Sequence[str] = (),
+    compare: str | Sequence[str] = (),
     what_if: str | None = None,
     emit: str | None = None,
     top: int = 5,
@@ -99,10 +101,11 @@ def plan(
     if stage in STAGES_WITHOUT_LAYOUT:
         raise ConfigError(f"stage {stage} is no single training step: use scalewright plan --stage {stage}")
     options = PlanOptions(
-        model=model, global_batch=global_batch, nodes=None if nodes is None else str(nodes), gpus=gpus,
-        partition=partition, network=network, seq=seq, precision=precision, stack=stack, fix=fix, objective=objective,
-        tokens=tokens, steps=steps, budget=budget, walltime=walltime, site=site, mode=mode, stage=stage, top=top,
+        model=model, global_batch=count("global_batch", global_batch), nodes=None if nodes is None else str(nodes),
+        gpus=count("gpus", gpus), partition=partition, network=network, seq=count("seq", seq), precision=precision,
+        stack=stack, fix=fix, objective=objective, tokens=quantity_text(tokens), steps=count("steps", steps),
+        budget=budget, walltime=walltime, site=site, mode=mode, stage=stage, top=top,
     )  # fmt: skip
     library = open_catalog(None if catalog is None else Path(catalog))
-    systems = list(dict.fromkeys([system, *compare]))
+    systems = list(dict.fromkeys([system, *listed(compare)]))
     return ShownPlan(plan_for_framework(library, systems, options, what_if_text=what_if, framework=emit))

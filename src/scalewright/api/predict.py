@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from scalewright.api.frames import Framed
+from scalewright.api.keywords import checked, count
 from scalewright.catalog.library import open_catalog
 from scalewright.planner.answer import Answer, Change, answer
 from scalewright.planner.question import ask
@@ -98,11 +99,12 @@ def shown_answer(plain: Answer) -> ShownAnswer:
     return ShownAnswer(**{field.name: getattr(plain, field.name) for field in fields(plain)})
 
 
-def _written(parts: Mapping[str, object]) -> str:
+def written(parts: Mapping[str, object]) -> str:
     """A dictionary in the grammar of layouts and steps."""
     return ",".join(f"{knob}={int(v) if isinstance(v, bool) else v}" for knob, v in parts.items())
 
 
+@checked()
 def predict(
     *,
     model: str | ModelSpec,
@@ -110,14 +112,14 @@ def predict(
     layout: str | Layout | Mapping[str, object],
     precision: str = "auto",
     stack: str = "auto",
-    seq: int | None = None,
+    seq: int | str | None = None,
     partition: str | None = None,
     transport: str | None = None,
     network: str | None = None,
     generate: str | None = None,
     rl: str | Mapping[str, object] | None = None,
     mode: str = "full",
-    lora_rank: int | None = None,
+    lora_rank: int | str | None = None,
     optimizer: str | None = None,
     storage: str | None = None,
     samples: str = "shards",
@@ -132,13 +134,13 @@ def predict(
     without other jobs on the fabric, `"shared"` with them.
     """
     if isinstance(layout, Mapping):
-        layout = _written(layout)
+        layout = written(layout)
     if isinstance(rl, Mapping):
-        rl = _written(rl)
+        rl = written(rl)
     question = ask(
         open_catalog(None if catalog is None else Path(catalog)), model=model, system=system, layout=layout,
-        precision=precision, stack=stack, seq=seq, partition=partition, transport=transport, network=network,
-        generate=generate, rl=rl, mode=mode, lora_rank=lora_rank, optimizer=optimizer, storage=storage,
-        samples=samples, checkpoint=checkpoint,
+        precision=precision, stack=stack, seq=count("seq", seq), partition=partition, transport=transport,
+        network=network, generate=generate, rl=rl, mode=mode, lora_rank=count("lora_rank", lora_rank),
+        optimizer=optimizer, storage=storage, samples=samples, checkpoint=checkpoint,
     )  # fmt: skip
     return shown_answer(answer(question))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.api.frames import Framed
+from scalewright.api.keywords import checked
 from scalewright.catalog.library import Catalog, open_catalog
 from scalewright.records.study_report import Number, StudyReport
 from scalewright.report.notebook import html
@@ -110,6 +111,7 @@ class StudyHandle(Framed):
         return html.table(list(columns), rows, caption=caption)
 
 
+@checked()
 def study(name: str | Path, *, catalog: str | Path | None = None) -> StudyHandle:
     """A shipped study by its name, or a study file by its path; every key of it is checked."""
     return _handle(str(name), None if catalog is None else Path(catalog))

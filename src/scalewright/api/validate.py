@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.api.frames import Framed
+from scalewright.api.keywords import checked
 from scalewright.catalog.library import open_catalog
 from scalewright.planner.validation.error_table import ErrorTable, Scores, validation_table
 from scalewright.report.notebook import html
@@ -54,6 +55,7 @@ class Validation(Framed):
         return html.table(headers, rows, caption=caption, right=headers[3:])
 
 
+@checked()
 def validate(rows: str | Path | None = None, *, catalog: str | Path | None = None) -> Validation:
     """Predict published runs from their own model, hardware and layout.
 

@@ -16,6 +16,7 @@ from scalewright.cli import calibrate, doctor, explain, postmortem, report, stud
 from scalewright.cli.bench import app as bench
 from scalewright.cli.cluster import advise, jobs, lab, launch, lint, preflight, site
 from scalewright.cli.data import app as data
+from scalewright.cli.numbers import plain_numbers
 from scalewright.cli.planner import catalog, plan, plan_show, predict, validate
 from scalewright.cli.reason import app as reason
 from scalewright.cli.runs import app as runs
@@ -79,7 +80,9 @@ def main() -> NoReturn:
     debug = "--debug" in arguments
     try:
         _check_numbers(arguments)
-        code = typer.main.get_command(app).main(arguments, prog_name="scalewright", standalone_mode=False)
+        code = typer.main.get_command(app).main(
+            plain_numbers(app, arguments), prog_name="scalewright", standalone_mode=False
+        )
     except ScalewrightError as error:
         _fail(str(error), error.exit_code, debug=debug)
     except BrokenPipeError:

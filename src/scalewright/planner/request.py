@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from scalewright import units
 from scalewright.costs.energy import Facility
 from scalewright.costs.machine import Machine
-from scalewright.errors import ConfigError, UnknownNameError
+from scalewright.errors import ConfigError, QuantityError, UnknownNameError
 from scalewright.here.place import Place
 from scalewright.planner.critical_batch import TOKENS_PER_PARAM, batch_verdict, extra_tokens_frac
 from scalewright.planner.energy_use import facility_of
@@ -158,8 +158,8 @@ def _node_counts(text: str) -> list[int]:
 
 def _whole(part: str, text: str) -> int:
     try:
-        return _positive(int(part.strip()), "nodes")
-    except ValueError as error:
+        return _positive(units.whole(part.strip()), "nodes")
+    except QuantityError as error:
         raise ConfigError(f"nodes {text!r}: write 128, a list 8,16,32 or doublings 8-64") from error
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from scalewright import units
 from scalewright.catalog.facts import MAX_SIZE as MAX_SIZE  # noqa: PLC0414
-from scalewright.errors import ConfigError, nearest
+from scalewright.errors import ConfigError, QuantityError, nearest
 
 
 def assignments(text: str, *, allowed: tuple[str, ...], what: str, value_separator: str = "") -> dict[str, str]:
@@ -31,9 +32,11 @@ def assignments(text: str, *, allowed: tuple[str, ...], what: str, value_separat
 
 def whole_number(text: str, *, key: str, what: str, least: int = 1) -> int:
     try:
-        value = int(text)
-    except ValueError as error:
-        raise ConfigError(f"{what} has {key}={text}, which is not a whole number: write {key}=8") from error
+        value = units.whole(text)
+    except QuantityError as error:
+        raise ConfigError(
+            f"{what} has {key}={text}, which is not a whole number: write {key}=8 or {key}=4Ki"
+        ) from error
     if value > MAX_SIZE:
         raise ConfigError(f"{what} has {key}={value}: no {key} above {MAX_SIZE} makes sense")
     if value < least:

@@ -18,7 +18,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewright.errors import ConfigError, nearest
+from scalewright import units
+from scalewright.errors import ConfigError, QuantityError, nearest
 from scalewright.workload.grammar import MAX_SIZE, assignments, whole_number
 
 Floats = NDArray[np.float64]
@@ -414,8 +415,8 @@ def _tailed(kind: str, text: str, rest: str, what: str) -> LengthDistribution:
 
 def _positive(written: str, name: str, text: str, what: str) -> float:
     try:
-        value = float(written)
-    except ValueError as error:
+        value = units.parse(written, units.COUNT)
+    except QuantityError as error:
         raise ConfigError(f"{what} {text!r} has {name}={written}, which is not a number: write {FORMS}") from error
     if not 0.0 < value <= MAX_SIZE:
         raise ConfigError(f"{what} {text!r} has {name}={written}: it must be above 0 and at most {MAX_SIZE}")

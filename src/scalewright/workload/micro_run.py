@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast, get_args
 
-from scalewright.errors import ConfigError
+from scalewright import units
+from scalewright.errors import ConfigError, QuantityError
 from scalewright.records.documents import document
 from scalewright.records.loader import stored
 from scalewright.workload.generate_run import EngineExecution, WeightPrecision
@@ -203,10 +204,14 @@ def square_products() -> tuple[Product, ...]:
 
 def parse_numbers(text: str, *, flag: str) -> tuple[int, ...]:
     """`512,1024,2048`."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise ConfigError(f"{flag} {text!r} is not a list of whole numbers above 0: write 512,1024,2048")
-    return tuple(int(part) for part in parts)
+    wrong = ConfigError(f"{flag} {text!r} is not a list of whole numbers above 0: write 512,1024,2048")
+    try:
+        numbers = tuple(units.whole(part) for part in text.split(",") if part.strip())
+    except QuantityError as error:
+        raise wrong from error
+    if not numbers or min(numbers) < 1:
+        raise wrong
+    return numbers
 
 
 def as_precisions(text: str) -> tuple[GemmPrecision, ...]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Literal
 
-from scalewright import units
-from scalewright.errors import ConfigError, QuantityError
+from scalewright.errors import ConfigError
 from scalewright.workload.grammar import assignments, whole_number
 from scalewright.workload.lengths import LengthDistribution, LogNormalLength, fixed
 from scalewright.workload.precision import Recipe, recipe
@@ -209,23 +208,13 @@ def changed_step(step: RlStep, written: dict[str, str]) -> RlStep:
     return replace(step, **_with_lag(fields, is_split=fields.get("rollout_gpus", step.rollout_gpus) > 0))
 
 
-def _plain_count(text: str) -> str:
-    """4M as 4000000; what is no whole count stays as it is, for `whole_number` to refuse."""
-    try:
-        count = units.parse(text, units.COUNT)
-    except QuantityError:
-        return text
-    return str(int(count)) if math.isfinite(count) and count == int(count) else text
-
-
 def _fields(written: dict[str, str]) -> dict[str, Any]:
     """Fields of a step by the words that people write."""
     fields: dict[str, Any] = {}
     for key, value in written.items():
         if key in WHOLE_FIELDS:
             least = 0 if key in FROM_ZERO else 1
-            number = _plain_count(value) if key == "budget" else value
-            fields[WHOLE_FIELDS[key]] = whole_number(number, key=key, what="rl", least=least)
+            fields[WHOLE_FIELDS[key]] = whole_number(value, key=key, what="rl", least=least)
         elif key in SWITCH_FIELDS:
             fields[SWITCH_FIELDS[key]] = _switch(key, value)
         elif key == "cv":
