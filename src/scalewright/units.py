@@ -150,6 +150,14 @@ def parse(text: str, dimension: Dimension) -> float:
     return scaled
 
 
+def decimal_size_as_binary(text: str) -> float | None:
+    """Bytes of a size such as `96 GB` read as 96 GiB, as makers of memory count; None: it is not in decimal bytes."""
+    match = _NUMBER.match(text)
+    prefix = match[2].removesuffix("B") if match is not None and match[2].endswith("B") else ""
+    binary = BINARY.get("Ki" if prefix == "k" else f"{prefix}i")
+    return None if match is None or not prefix or binary is None else float(match[1]) * binary
+
+
 def whole(value: str | float) -> int:
     """A whole number as people write it: 4096, 4Ki or 20k; a number of Python is taken if it is whole."""
     if isinstance(value, str):

@@ -27,6 +27,19 @@ from scalewright.catalog.types import Accelerator, Fabric, Grid, Price, Stack, S
 CATALOG = Catalog((packaged_data(),))
 DEVICES = [cast(Accelerator, e) for e in CATALOG.all("accelerators")]
 
+
+def test_memory_that_is_written_in_gb_means_the_same_for_own_and_shipped_devices() -> None:
+    """Makers write GB and count GiB: without `usable_memory` an entry has what the shipped ones measured, to 0.5 %."""
+    for device in DEVICES:
+        if device.kind == "cpu" or device.usable_memory is None:
+            continue
+        assert device.memory.text.endswith(" GB")
+        by_rule = usable_memory_bytes(device.model_copy(update={"usable_memory": None}))
+        assert by_rule == pytest.approx(device.usable_memory.value, rel=0.005), device.id
+        exact = device.memory.model_copy(update={"value": 96.0 * 2**30, "text": "96 GiB"})
+        assert usable_memory_bytes(device.model_copy(update={"usable_memory": None, "memory": exact})) == exact.value
+
+
 FP8_IS_NOT_TWICE_BF16 = {"gaudi3": "its matrix engine runs bf16 and fp8 at the same rate (Intel whitepaper)"}
 FP16_IS_NOT_BF16 = {"gaudi3": "fp16 runs at a quarter of bf16 (Intel whitepaper)"}
 FP64_IS_TOKEN = {

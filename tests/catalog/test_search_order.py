@@ -110,7 +110,7 @@ def test_own_accelerator_and_system_can_be_shown_and_predicted_on(cli: Cli, tmp_
     assert predicted.returncode == 0, predicted.stderr
     doc = json.loads(predicted.stdout)
     assert doc["input"]["machine"]["accelerator"] == "mychip"
-    assert doc["device_memory_bytes"] == 80e9
+    assert doc["device_memory_bytes"] == 79.0 * 2**30  # of "80 GB", which its maker counts in GiB
     assert doc["num_nodes"] == 2
 
 

@@ -23,6 +23,7 @@ from scalewright.planner.whole_run import (
     storage_of,
     whole_run,
 )
+from scalewright.records.types import WARNING
 from scalewright.report.planner.whole_run import print_run_details
 from scalewright.workload.layout import parse_layout
 from scalewright.workload.model import from_catalog
@@ -227,3 +228,12 @@ def test_details_are_80_columns_and_come_from_the_document() -> None:
     assert max(len(line) for line in text.splitlines()) <= 80
     for word in ("save every", "jobs of 12.0 h", "lost work", "margin", "each costs"):
         assert word in text
+
+
+def test_less_than_one_step_is_warned_of_and_more_is_not() -> None:
+    step = int(WORK.num_tokens_per_step)
+    for num_tokens in (1, 100, step - 1, step, step + 1, 100 * step):
+        warned = [note for note in run(num_steps=None, num_tokens=num_tokens).notes if note.startswith(WARNING)]
+        assert len(warned) == (num_tokens < step)
+        assert all(f"{num_tokens:,} tokens are less than one step of {step:,}" in note for note in warned)
+        assert all(f"--tokens {num_tokens}B" in note for note in warned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scalewright import units
 from scalewright.catalog.types import Accelerator, Fabric, Link, Partition, Precision, Price
 
 
@@ -53,9 +54,18 @@ def accelerator_vector_peak_flop_per_s(accelerator: Accelerator) -> float | None
 
 
 def usable_memory_bytes(accelerator: Accelerator) -> float:
-    """Memory a program can have: what the driver reports where known, else the datasheet's figure."""
-    known = accelerator.usable_memory
-    return known.value if known is not None else accelerator.memory.value
+    """Memory a program can have: what the driver reports where known, else what follows from the datasheet's figure.
+
+    Makers write GB and count GiB: of "96 GB" the driver offers 94.8 GiB. A figure in GiB is taken as it is.
+    """
+    if accelerator.usable_memory is not None:
+        return accelerator.usable_memory.value
+    counted = None if accelerator.kind == "cpu" else units.decimal_size_as_binary(accelerator.memory.text)
+    return accelerator.memory.value if counted is None else counted * (1.0 - DRIVER_FRAC)
+
+
+DRIVER_FRAC = 0.0125
+"""Of a device's memory, what the driver keeps: 1 of 80 GiB, the usual share of the shipped entries."""
 
 
 def training_precision(accelerator: Accelerator) -> Precision:

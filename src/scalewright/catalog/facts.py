@@ -146,6 +146,12 @@ UNKNOWN_SOURCE: dict[str, Any] = {"kind": "assumed", "text": "not in [sources]",
 """In place of a source that is missing, so that the rest of the file can be checked."""
 
 
+EXAMPLE_KEY = "example"
+EXAMPLE_LINE = f"{EXAMPLE_KEY} = true"
+"""What a template has until somebody puts values in. An entry with it is refused: no example is taken as real."""
+NOT_FILLED_IN = f"its values are the template's: put yours in, then delete the line {EXAMPLE_LINE}"
+
+
 def link_sources(raw: dict[str, Any], sources: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[str]]:
     """Replace each `source = "KEY"` by the table `[sources.KEY]`, so that a Fact stands alone; and missing keys."""
     table = raw.get("sources", {}) if sources is None else sources
@@ -166,5 +172,6 @@ def link_sources(raw: dict[str, Any], sources: dict[str, Any] | None = None) -> 
             return [walk(v, f"{path}[{i}]") for i, v in enumerate(node)]
         return node
 
-    linked = {k: (v if k == "sources" else walk(v, k)) for k, v in raw.items()}
-    return linked, [f"{', '.join(at)}: source {key!r} is not in [sources]" for key, at in missing.items()]
+    linked = {k: (v if k == "sources" else walk(v, k)) for k, v in raw.items() if k != EXAMPLE_KEY}
+    problems = [f"{', '.join(at)}: source {key!r} is not in [sources]" for key, at in missing.items()]
+    return linked, [*([NOT_FILLED_IN] if raw.get(EXAMPLE_KEY, False) is not False else []), *problems]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Callable, Hashable
@@ -36,6 +35,8 @@ from scalewright.records.types import EnvName
 
 E = TypeVar("E", bound=Entry)
 D = TypeVar("D")
+ABOUT_OTHERS = ("prices", "totals")
+"""Kinds whose entries are of a thing that has an entry of its own, often of the same name."""
 MAX_DERIVED = 128
 """Machines and searches that a catalogue keeps; points of a study that share one follow each other."""
 
@@ -99,28 +100,43 @@ class Catalog:
             raise UnknownNameError(kind.removesuffix("s"), name, files, hint=hint)
         return self._load(kind, entry_id, files[entry_id])
 
-    def find(self, name: str) -> Entry:
-        """The entry of that name, of any kind. A name that two kinds share must be given with its kind."""
+    def find_all(self, name: str) -> tuple[dict[str, Entry], list[str]]:
+        """The entries of that name by kind, because kinds may share one: a system and its price. And why an entry of
+        that name does not load, where another one does."""
         matches: dict[str, Entry] = {}
+        problems: list[DocumentError] = []
         for kind in KINDS:
-            with contextlib.suppress(UnknownNameError):
+            try:
                 matches[kind] = self.get(kind, name)
+            except UnknownNameError:
+                continue
+            except DocumentError as error:
+                problems.append(error)
+        if problems and not matches:
+            raise problems[0]
         if not matches:
             names = [*KINDS, *(entry_id for kind in KINDS for entry_id in self.ids(kind))]
             raise UnknownNameError("kind or catalogue entry", name, names, hint="see: scalewright catalog")
-        if len(matches) > 1:
+        return matches, [str(problem) for problem in problems]
+
+    def find(self, name: str) -> Entry:
+        """The entry of that name: where kinds share it, the thing before what is published or asked for it."""
+        matches, _ = self.find_all(name)
+        kinds = [kind for kind in matches if kind not in ABOUT_OTHERS] or list(matches)
+        if len(kinds) > 1:
+            one = f"sw.catalog.{kinds[0]}[{name!r}]"
             raise ConfigError(
-                f"{name!r} names entries of several kinds ({', '.join(matches)}): write scalewright catalog "
-                f"{next(iter(matches))} {name}"
+                f"{name!r} names entries of several kinds ({', '.join(matches)}): name the kind, as {one}"
             )
-        return next(iter(matches.values()))
+        return matches[kinds[0]]
 
     def find_pair(self, first: str, second: str) -> tuple[Entry, Entry]:
         """Two entries of one kind, to be compared."""
-        pair = self.find(first), self.find(second)
-        if type(pair[0]) is not type(pair[1]):
+        ours, theirs = self.find_all(first)[0], self.find_all(second)[0]
+        shared = [kind for kind in ours if kind in theirs]
+        if not shared:
             raise ConfigError(f"{first!r} and {second!r} are of different kinds: compare two of one kind")
-        return pair
+        return ours[shared[0]], theirs[shared[0]]
 
     def all(self, kind: str) -> list[Entry]:
         files = self._files(kind)

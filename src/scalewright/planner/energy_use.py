@@ -94,9 +94,11 @@ def facility_of(catalog: Catalog, system_name: str, accelerator_id: str) -> ener
         notes.append("PUE not published: energy of the machine only, not of its building")
     if system.grid is None:
         notes.append("no grid: carbon left out")
-    words = price_words(prices[0]) if prices else no_price_words(accelerator_id, system.id)
+    broken = catalog.broken_prices()
+    own = next((problem for problem in broken if f"/{system.id}.toml: " in problem), "")
+    words = price_words(prices[0]) if prices else no_price_words(accelerator_id, system.id, own=own)
     notes.append(f"money at {words}" if prices else f"{words}; money left out")
-    notes += [f"price left out: {problem}" for problem in catalog.broken_prices()]
+    notes += [f"price left out: {problem}" for problem in broken if prices or problem != own]
     rate = prices[0].exchange_rate if prices else None
     return energy.Facility(
         pue_frac=1.0 if system.pue is None else system.pue.value,
@@ -116,6 +118,7 @@ def price_words(price: Price) -> str:
     return f"{price.per_accelerator} a device ({price.basis}, {price.valid_on.isoformat()})"
 
 
-def no_price_words(accelerator_id: str, system_id: str) -> str:
-    """How to give the price that is missing."""
-    return f"no price of {accelerator_id} on {system_id}: give one with scalewright catalog new price {system_id}"
+def no_price_words(accelerator_id: str, system_id: str, *, own: str = "") -> str:
+    """How to give the price that is missing; `own`: what is wrong with the file that has the system's name."""
+    advice = f"give one with scalewright catalog new price {system_id}"
+    return f"no price of {accelerator_id} on {system_id}: {own or advice}"

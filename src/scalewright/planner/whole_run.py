@@ -22,6 +22,7 @@ from scalewright.errors import ConfigError
 from scalewright.planner.answer import Answer
 from scalewright.planner.question import TransformerStep
 from scalewright.records.documents import document
+from scalewright.records.types import WARNING
 from scalewright.units import BYTES_PER_S, SECONDS
 from scalewright.units import format as shown
 
@@ -324,7 +325,8 @@ def whole_run(
         is_lost_with_node=_is_lost_with_node(work, storage_entry),
         young_s=failures.young_interval_s(checkpoint_s=saving.stall_s, mttf_s=mttf_s), interruptions=stops, time=time,
         interval_s=_interval_s(time, beside, by_step_s, least_s=steps * work.interval_s[0]),
-        energy=_energy(work, time), slices=cut, notes=_notes(work, storage_entry, float(time.total), beside),
+        energy=_energy(work, time), slices=cut,
+        notes=(*_short_run(work, num_tokens), *_notes(work, storage_entry, float(time.total), beside)),
     )  # fmt: skip
 
 
@@ -395,6 +397,17 @@ def _energy(work: StepWork, time: Breakdown) -> Breakdown | None:
         time=time, num_devices=work.num_gpus, busy_w=work.busy_w, waiting_w=work.idle_w, overhead_w=work.overhead_w,
         pue_frac=work.facility.pue_frac,
     )  # fmt: skip
+
+
+def _short_run(work: StepWork, num_tokens: float | None) -> tuple[str, ...]:
+    """A warning where somebody asks for less than one step: most of them mean billions."""
+    if num_tokens is None or num_tokens >= work.num_tokens_per_step:
+        return ()
+    asked, step = f"{num_tokens:,.0f}", f"{work.num_tokens_per_step:,.0f}"
+    return (
+        f"{WARNING}{asked} tokens are less than one step of {step}, so that the run is 1 step: write --tokens "
+        f"{num_tokens:.0f}B for {asked} billion",
+    )
 
 
 def _notes(work: StepWork, entry: Storage, time_s: float, beside: campaign.Campaign) -> tuple[str, ...]:

@@ -76,7 +76,11 @@ def run(
     elif kind in KINDS:
         entries = [library.get(kind, name) for name in words]
     else:
-        entries = [library.find(name) for name in (kind, *words)]
+        entries = []
+        for name in (kind, *words):
+            matches, problems = library.find_all(name)
+            entries += matches.values()
+            warn_left_out(problems)
     if as_json:
         body = {"entries": [catalogue.as_dict(library, e) for e in entries]}
         typer.echo(to_json(document("catalog", body)), nl=False)
@@ -96,6 +100,7 @@ def _print_entries(console: Console, library: Catalog, entries: Iterable[Entry],
 def _write_template(words: list[str], folder: Path | None) -> None:
     from datetime import UTC, datetime
 
+    from scalewright.catalog.facts import EXAMPLE_LINE
     from scalewright.catalog.library import open_catalog, search_path
     from scalewright.catalog.new_entry import EXAMPLE, FOLDERS, write_new_entry
     from scalewright.errors import ConfigError
@@ -114,4 +119,8 @@ def _write_template(words: list[str], folder: Path | None) -> None:
     report_written(path)
     show = f"site show {name}" if kind == "site" else f"catalog {FOLDERS[kind]} {name}"
     where = "" if folder is None else f" --catalog {folder}"
-    typer.echo(f"next: put your values in, then check it with scalewright {show}{where}", err=True)
+    typer.echo(
+        f"next: put your values in and delete the line {EXAMPLE_LINE!r}, with which nothing uses them; then check it "
+        f"with scalewright {show}{where}",
+        err=True,
+    )

@@ -84,6 +84,13 @@ def _accelerator_figures(catalog: Catalog, a: Accelerator) -> Iterator[Derived]:
             shown=units.format(peak, units.FLOP_PER_S),
             arithmetic=arithmetic,
         )
+    usable = derive.usable_memory_bytes(a)
+    if a.usable_memory is None and usable != a.memory.value:
+        yield Derived(
+            name="usable_memory", value=usable, unit="bytes", shown=units.format(usable, units.BYTES),
+            arithmetic=f"makers count {a.memory.text} in GiB, and the driver keeps {derive.DRIVER_FRAC:.2%} "
+            '(give usable_memory = "... GiB" if you know it)',
+        )  # fmt: skip
     for precision in a.peak:
         ridge = derive.ridge_flop_per_byte(a, precision)
         yield Derived(

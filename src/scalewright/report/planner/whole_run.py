@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from scalewright import units
-from scalewright.report.console import plain_table
+from scalewright.report.console import plain_table, print_notes, print_warnings
 
 
 def print_run(
@@ -18,6 +18,7 @@ def print_run(
     """The short table and, on request, where time goes and what the notes say."""
     console.print()
     console.print(run_table(run, origin=origin, limit_rule=limit_rule))
+    print_warnings(console, run["notes"])
     if details:
         print_run_details(console, run)
 
@@ -149,8 +150,7 @@ def print_run_details(console: Console, run: dict[str, Any]) -> None:
         last = _s(cut["last_request_s"])
         console.print(f"[bold]{cut['num_jobs']} jobs of {_s(cut['limit_s'])}, the last of {last}; each[/]")
         console.print(_terms("", cut["one"]))
-    for note in run["notes"]:
-        console.print(f"[yellow]note[/] {escape(note)}")
+    print_notes(console, run["notes"])
 
 
 def _saving(run: dict[str, Any]) -> Table:
