@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -40,7 +42,7 @@ EXPECTED: dict[str, dict[str, float]] = {
     "signalling rate": decimal("T/s"),
     "power": decimal("W"),
     "energy": decimal("J") | decimal("Wh", 60.0 * 60),
-    "count": {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12},
+    "count": {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "Ki": 1024.0, "Mi": 1024.0**2},
     "fraction": {"": 1.0, "%": 1 / 100},
     "money": {"USD": 1.0, "kUSD": 1e3, "MUSD": 1e6},
     "price": {"USD/s": 1.0, "USD/h": 1 / (60 * 60)},
@@ -192,3 +194,23 @@ def test_format_reads_like_a_datasheet(value: float, dimension: str, text: str) 
 
 def test_format_keeps_the_digits_asked_for() -> None:
     assert units.format(1.23456, units.SECONDS, digits=5) == "1.2346 s"
+
+
+@pytest.mark.parametrize("value", [0.0, 0.25, 3.14159, 12.5, 999.94, 1000.0, 44_540.3, 1e6, 2.5e9, 1e15])
+def test_numbers_that_count_have_no_exponent(value: float) -> None:
+    text = units.grouped(value)
+    assert "e" not in text
+    assert float(text.replace(",", "")) == pytest.approx(value, rel=1e-3)
+    assert units.grouped(44_540.3) == "44,540"
+
+
+def test_no_message_prints_hours_with_an_exponent() -> None:
+    """`{hours:.4g}` says 4.454e+04: hours are grouped."""
+    root = Path(units.__file__).parent
+    wrong = [
+        f"{path.relative_to(root)}: {line.strip()}"
+        for path in root.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"hours\w*(?:\.value)?:\.?\d*g\}", line) and "hours:.2g" not in line
+    ]
+    assert wrong == []

@@ -193,6 +193,15 @@ def format(value: float, dimension: Dimension, *, digits: int = 3) -> str:
     return f"{_rounded(value, digits)} {dimension.si}".rstrip()
 
 
+def grouped(value: float) -> str:
+    """A number that counts, such as hours or tokens, with its thousands apart and without an exponent: 44,540."""
+    return f"{value:,.0f}" if abs(value) >= WHOLE_FROM else f"{value:.4g}"
+
+
+WHOLE_FROM = 1000.0
+"""Four digits are enough: above this, parts of one are not shown."""
+
+
 def format_difference(value: float, dimension: Dimension) -> str:
     """A quantity with its sign in front, also where it is above 0."""
     return f"{'+' if value >= 0 else '-'}{format(abs(value), dimension)}"

@@ -19,6 +19,7 @@ from scalewright.records.run_directory import RunDirectory, new_run_id
 from scalewright.sites.scheduler import Runner
 from scalewright.sites.types import Site
 from scalewright.sites.walltime import HOUR_S
+from scalewright.units import grouped
 from scalewright.workload.run_options import DeviceKind
 
 STARTS_RANKS = frozenset({"torchrun", "deepspeed", "accelerate", "mpirun", "mpiexec", "srun"})
@@ -136,8 +137,8 @@ def planned_gpu_hours(plan: dict[str, Any]) -> float:
 def check_limit(hours: float, limit_gpu_hours: float | None) -> None:
     if limit_gpu_hours is not None and hours > limit_gpu_hours:
         raise OverBudgetError(
-            f"the job may use {hours:.4g} GPU-hours, over the limit of {limit_gpu_hours:g}: request fewer nodes or "
-            "less time, or give --force"
+            f"the job may use {grouped(hours)} GPU-hours, over the limit of {grouped(limit_gpu_hours)}: request "
+            "fewer nodes or less time, or give --force"
         )
 
 

@@ -38,7 +38,7 @@ from scalewright.study.pipeline.graph import StageJob, pipeline_jobs
 from scalewright.study.pipeline.progress import block_of, gate_of
 from scalewright.study.points import Study
 from scalewright.study.store import Store
-from scalewright.units import HOUR_S
+from scalewright.units import HOUR_S, grouped
 from scalewright.workload.layout import parse_layout
 
 DEFAULT_TIME_S = 1800
@@ -296,10 +296,10 @@ def check_gpu_hours(graph: Graph, launches: Sequence[LaunchProgress], *, limit: 
     waiting = sum(_open_gpu_s(launch) for launch in launches) / HOUR_S
     new_jobs = estimate(graph).num_gpu_hours
     if used + waiting + new_jobs > limit:
-        before = f", after {used + waiting:.4g} so far" if used + waiting else ""
+        before = f", after {grouped(used + waiting)} so far" if used + waiting else ""
         raise OverBudgetError(
-            f"the jobs may use {new_jobs:.4g} GPU-hours by their time limits{before}, over the study's {limit:g}: "
-            "raise gpu_hours_limit, or shorten time under [measure.job]"
+            f"the jobs may use {grouped(new_jobs)} GPU-hours by their time limits{before}, over the study's "
+            f"{grouped(limit)}: raise gpu_hours_limit, or shorten time under [measure.job]"
         )
 
 

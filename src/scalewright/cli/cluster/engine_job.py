@@ -67,6 +67,7 @@ def _finish(
     from scalewright.launch.slurm.sbatch import check_sbatch
     from scalewright.records.documents import document, to_json
     from scalewright.records.run_directory import RunDirectory
+    from scalewright.units import grouped
 
     script = render(request, site)
     body: dict[str, Any] = {
@@ -93,7 +94,7 @@ def _finish(
             _say(f"note: {note}")
     typer.echo(to_json(document("job-script", body | {"script": script.text})) if as_json else output, nl=False)
     if commands and not as_json:
-        _say(f"job {body['job']} is submitted, for {hours:.4g} GPU-hours; its run directory is {request.run_dir}")
+        _say(f"job {body['job']} is submitted, for {grouped(hours)} GPU-hours; its run directory is {request.run_dir}")
         for purpose, command in commands.items():
             _say(f"  {purpose + ':':14} {command}")
 

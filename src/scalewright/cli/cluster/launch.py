@@ -231,6 +231,7 @@ def _finish(
     from scalewright.records.documents import document, to_json
     from scalewright.records.run_directory import RunDirectory
     from scalewright.sites.scheduler import Runner
+    from scalewright.units import grouped
 
     script, library = render(request, site), open_catalog(catalog)
     body: dict[str, Any] = {"site": site.id, "run_dir": str(request.run_dir), "num_gpu_hours": hours}
@@ -258,7 +259,7 @@ def _finish(
         _say(f"note: {note}")
     typer.echo(to_json(document("job-script", body | {"script": script.text})) if as_json else output, nl=False)
     if commands and not as_json:
-        _say(f"job {body['job']} is submitted, for {hours:.4g} GPU-hours; its run directory is {request.run_dir}")
+        _say(f"job {body['job']} is submitted, for {grouped(hours)} GPU-hours; its run directory is {request.run_dir}")
         for purpose, command in commands.items():
             _say(f"  {purpose + ':':14} {command}")
 

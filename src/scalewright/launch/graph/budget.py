@@ -15,7 +15,7 @@ from scalewright.errors import ConfigError
 from scalewright.launch.graph.graph import Graph, GraphJob, with_items
 from scalewright.launch.graph.manifest import LaunchManifest
 from scalewright.planner.energy_use import facility_of
-from scalewright.units import HOUR_S
+from scalewright.units import HOUR_S, grouped
 
 USAGE_FIELDS = "JobIDRaw,Account,State,ElapsedRaw,AllocTRES,ConsumedEnergyRaw"
 _GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)")
@@ -89,16 +89,16 @@ def check_budget(estimated: Estimate, *, warn_gpu_hours: float | None, limit_gpu
     if limit_gpu_hours is not None:
         if estimated.unknown:
             raise OverBudgetError(
-                f"the limit of {limit_gpu_hours:g} GPU-hours cannot be checked: job {estimated.unknown[0]} does not "
-                "give its nodes, GPUs and time; write them, or give --force"
+                f"the limit of {grouped(limit_gpu_hours)} GPU-hours cannot be checked: job {estimated.unknown[0]} does "
+                "not give its nodes, GPUs and time; write them, or give --force"
             )
         if hours > limit_gpu_hours:
             raise OverBudgetError(
-                f"the graph may use {hours:.4g} GPU-hours, over the limit of {limit_gpu_hours:g}: "
+                f"the graph may use {grouped(hours)} GPU-hours, over the limit of {grouped(limit_gpu_hours)}: "
                 "shorten it, give --cut to drop the last items, or --force"
             )
     if warn_gpu_hours is not None and hours > warn_gpu_hours:
-        return [f"the graph may use {hours:.4g} GPU-hours, over warn_gpu_hours = {warn_gpu_hours:g}"]
+        return [f"the graph may use {grouped(hours)} GPU-hours, over warn_gpu_hours = {grouped(warn_gpu_hours)}"]
     return []
 
 
@@ -121,7 +121,8 @@ def cut_to(graph: Graph, limit_gpu_hours: float) -> tuple[Graph, dict[str, tuple
         remaining_s -= num_kept * per_item_s
         if num_kept == 0:
             raise OverBudgetError(
-                f"not one item of job {group[0]} fits into {limit_gpu_hours:g} GPU-hours: raise the limit, or --force"
+                f"not one item of job {group[0]} fits into {grouped(limit_gpu_hours)} GPU-hours: raise the limit, or "
+                "--force"
             )
         kept |= dict.fromkeys(group, num_kept)
     dropped = {n: graph.jobs[n].items[k:] for n, k in kept.items() if k < graph.jobs[n].num_items}

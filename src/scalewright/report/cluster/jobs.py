@@ -16,6 +16,7 @@ from scalewright.launch.graph.manifest import ALONE
 from scalewright.records.documents import check_file, document, to_json, write_text
 from scalewright.report.console import answer_console, plain_table
 from scalewright.report.figure_file import SUFFIXES, check_plot, write_figure
+from scalewright.units import grouped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +65,7 @@ def print_graph(
             to_json(document("graph-plan", body | ({} if price is None else {"bill": price.as_dict()}))), nl=False
         )
         return
-    lines = [*outline(graph), f"at most {estimated.num_gpu_hours:.4g} GPU-hours, without retries"]
+    lines = [*outline(graph), f"at most {grouped(estimated.num_gpu_hours)} GPU-hours, without retries"]
     lines += [f"unknown: {', '.join(estimated.unknown)}"] if estimated.unknown else []
     lines += [] if price is None else [*price.lines(), *price.notes]
     typer.echo("\n".join(lines))
@@ -80,8 +81,9 @@ def print_spent(usage: Usage, price: Bill | None, *, limit_gpu_hours: float | No
         body |= {} if price is None else {"bill": price.as_dict()}
         typer.echo(to_json(document("spent", body)), nl=False)
         return
-    lines = [f"{usage.num_gpu_hours:.4g} GPU-hours by {usage.num_jobs} jobs ({usage.source})"]
-    lines += [] if remaining is None else [f"{remaining:.4g} GPU-hours left of {limit_gpu_hours:g}"]
+    lines = [f"{grouped(usage.num_gpu_hours)} GPU-hours by {usage.num_jobs} jobs ({usage.source})"]
+    if remaining is not None and limit_gpu_hours is not None:
+        lines.append(f"{grouped(remaining)} GPU-hours left of {grouped(limit_gpu_hours)}")
     lines += [] if price is None else [*price.lines(), *price.notes]
     typer.echo("\n".join(lines))
 
