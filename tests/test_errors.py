@@ -42,11 +42,17 @@ def test_unknown_name_lists_near_ones_and_the_hint() -> None:
 
 
 def test_unknown_name_with_nothing_near_still_ends_cleanly() -> None:
-    assert str(errors.UnknownNameError("model", "zzz", ["gpt2"])).endswith("nothing is close to it")
+    many = [f"gpt{n}" for n in range(errors.FEW_NAMES + 1)]
+    assert str(errors.UnknownNameError("model", "zzz", many)).endswith("nothing is close to it")
+    assert str(errors.UnknownNameError("model", "zzz", ["gpt2", "bert"])).endswith("choose bert, gpt2")
 
 
 def test_missing_extra_says_what_to_install() -> None:
     assert "pip install 'scalewright[run]'" in str(errors.MissingExtraError("run", "torch"))
+
+
+def test_a_name_in_other_letters_is_the_only_one_meant() -> None:
+    assert nearest("TP", ["tp", "pp", "ep", "sp"]) == ["tp"]
 
 
 def test_nearest_puts_substrings_before_lookalikes() -> None:

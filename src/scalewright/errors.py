@@ -45,12 +45,19 @@ class NotExpressedError(ConfigError):
     pass
 
 
+FEW_NAMES = 14
+"""So many can be listed where none of them is near."""
+
+
 class UnknownNameError(ConfigError):
     def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
         self.kind = kind
         self.name = name
         self.near = nearest(name, known)
+        names = sorted(set(known))
         suggestion = f"did you mean {', '.join(self.near)}?" if self.near else "nothing is close to it;"
+        if not self.near and 0 < len(names) <= FEW_NAMES and "choose" not in hint:
+            suggestion = f"choose {', '.join(names)};" if hint else f"choose {', '.join(names)}"
         super().__init__(f"no {kind} is called {name!r}: {suggestion}{' ' + hint if hint else ''}".rstrip(";"))
 
 
@@ -67,6 +74,9 @@ def nearest(name: str, known: Iterable[str], *, limit: int = 4) -> list[str]:
     """Known names most like `name`: substrings first, then by edit similarity."""
     low = name.lower()
     names = sorted(set(known))
+    same = [k for k in names if k.lower() == low]
+    if same:
+        return same[:limit]
     inside = [k for k in names if low and (low in k.lower() or k.lower() in low)]
     close = difflib.get_close_matches(low, [k.lower() for k in names], n=limit, cutoff=0.5)
     by_similarity = [k for c in close for k in names if k.lower() == c]

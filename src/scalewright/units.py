@@ -26,6 +26,7 @@ MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
 JOULE_PER_WH = HOUR_S
 BYTES_PER_BIT = 0.125
 
+_CLOCK = re.compile(r"^(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>\d\d)(?::\d\d)?$")
 _EXAMPLE_NUMBER = re.compile(r"\b[\d.]+(?= )")
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
@@ -73,7 +74,7 @@ SECONDS = Dimension(
     "time",
     "s",
     _prefixed("s", 1.0, SMALL) | {"s": 1.0, "min": MINUTE_S, "h": HOUR_S, "d": DAY_S, "a": 31557600.0},
-    "60 s, 10 min or 1.5 us",
+    "60 s, 10 min, 24 h or 1.5 us",
     suffix="s",
 )
 HERTZ = Dimension("frequency", "Hz", _prefixed("Hz", 1.0, DECIMAL), "1.41 GHz", suffix="hz")
@@ -90,9 +91,13 @@ COUNT = Dimension(
 )  # fmt: skip
 """Samples, tokens, devices, hours: `k` is 1000 and `Ki` 1024."""
 FRACTION = Dimension("fraction", "", {"": 1.0, "%": 0.01}, "0.92 or 92 %", suffix="frac")
-USD = Dimension("money", "USD", _prefixed("USD", 1.0, {"": 1.0, "k": 1e3, "M": 1e6}), "30 kUSD", suffix="usd")
+USD = Dimension(
+    "money", "USD", _prefixed("USD", 1.0, {"": 1.0, "k": 1e3, "M": 1e6}), "500 USD or 30 kUSD", suffix="usd"
+)
 USD_PER_S = Dimension("price", "USD/s", {"USD/s": 1.0, "USD/h": 1 / HOUR_S}, "2.49 USD/h", suffix="usd_per_s")
-EUR = Dimension("euros", "EUR", _prefixed("EUR", 1.0, {"": 1.0, "k": 1e3, "M": 1e6}), "30 kEUR", suffix="eur")
+EUR = Dimension(
+    "euros", "EUR", _prefixed("EUR", 1.0, {"": 1.0, "k": 1e3, "M": 1e6}), "500 EUR or 30 kEUR", suffix="eur"
+)
 EUR_PER_S = Dimension("price in euros", "EUR/s", {"EUR/s": 1.0, "EUR/h": 1 / HOUR_S}, "2.30 EUR/h", suffix="eur_per_s")
 USD_PER_EUR = Dimension("exchange rate", "USD/EUR", {"USD/EUR": 1.0}, "1.08 USD/EUR", suffix="usd_per_eur")
 KGCO2E_PER_J = Dimension(
@@ -175,7 +180,12 @@ def whole(value: str | float) -> int:
 def _unit_message(text: str, unit: str, dimension: Dimension) -> str:
     if not unit:
         meant = _EXAMPLE_NUMBER.sub(text.strip(), dimension.example)
-        return f"{text!r} has no unit: a {dimension.name} needs one, such as {meant}"
+        return f"{text!r} has no unit: write the {dimension.name} with its unit, such as {meant}"
+    if dimension is SECONDS and (clock := _CLOCK.match(text.strip())) is not None:
+        days, hours, minutes = (float(clock[n] or 0) for n in ("days", "hours", "minutes"))
+        return f"{text!r} is not a {dimension.name} here: write {24.0 * days + hours + minutes / 60.0:g} h"
+    if "," in unit and (plain := text.replace(",", "").strip()).replace(".", "", 1).isdigit():
+        return f"{text!r} has commas: write {plain}"
     near = nearest(unit, [s for s in dimension.spellings if s], limit=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"write it like {dimension.example}"
     return f"{text!r} has unit {unit!r}, which is not a {dimension.name}: {hint}"

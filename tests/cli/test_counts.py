@@ -11,8 +11,8 @@ import pytest
 import typer
 
 from scalewright import units
+from scalewright.cli.arguments import _numbers, plain_numbers
 from scalewright.cli.main import app
-from scalewright.cli.numbers import _numbers, plain_numbers
 from scalewright.errors import ConfigError, QuantityError
 from scalewright.planner.generation import parse_generate
 from scalewright.planner.request import parse_budget, parse_counts

@@ -32,7 +32,10 @@ Refused = Callable[..., str]
         (["attention", "--heads", "8", "--kv-heads", "3", "--device", "cpu"], "do not divide"),
         (["attention", "--precision", "fp8", "--device", "cpu"], "precision 'fp8' is not known"),
         (["attention", "--model", "gpt5", "--device", "cpu"], "no model is called 'gpt5'"),
-        (["dispatch", "--budget", "5", "--device", "cpu"], "has no unit: a time needs one, such as 5 s, 5 min or 5 us"),
+        (
+            ["dispatch", "--budget", "5", "--device", "cpu"],
+            "write the time with its unit, such as 5 s, 5 min, 5 h or 5 us",
+        ),
         (["collectives", "--factor", "3", "--step", "1 MiB"], "both say how sizes grow: give one of them"),
         (["collectives", "--ranks", "100000", "--device", "cpu"], "would only wait for each other"),
         (["checkpoint", "--ranks", "100000", "--device", "cpu"], "would only wait for each other"),

@@ -156,7 +156,7 @@ def test_a_second_problem_is_reported_too() -> None:
         ("layers=0,hidden=1024,heads=16", "layers must be 1 or more"),
         ("layers=24,hidden=1024,heads=0", "heads must be 1 or more"),
         ("layer=24,hidden=1024,heads=16", "unknown part 'layer'.*layers"),
-        ("layers=24,hidden=1k,heads=16", "hidden=1k.*whole number"),
+        ("layers=24,hidden=1x,heads=16", "hidden=1x.*whole number"),
     ],
 )
 def test_bad_shape_is_refused_by_name(text: str, message: str) -> None:

@@ -37,6 +37,13 @@ E = TypeVar("E", bound=Entry)
 D = TypeVar("D")
 ABOUT_OTHERS = ("prices", "totals")
 """Kinds whose entries are of a thing that has an entry of its own, often of the same name."""
+KIND_WORDS = {
+    "gpu": "accelerators", "gpus": "accelerators", "device": "accelerators", "devices": "accelerators",
+    "cluster": "systems", "clusters": "systems", "machine": "systems", "machines": "systems", "network": "fabrics",
+    "networks": "fabrics", "disk": "storage", "filesystem": "storage",
+}  # fmt: skip
+"""What people call a kind of entries."""
+MOST_NAMED = 4
 MAX_DERIVED = 128
 """Machines and searches that a catalogue keeps; points of a study that share one follow each other."""
 
@@ -96,9 +103,20 @@ class Catalog:
         files = self._files(kind)
         entry_id = name if name in files else self._by_alias(kind).get(folded(name))
         if entry_id is None:
-            hint = f"see: scalewright catalog {kind}"
-            raise UnknownNameError(kind.removesuffix("s"), name, files, hint=hint)
+            raise UnknownNameError(kind.removesuffix("s"), name, files, hint=self._hint(kind, name))
         return self._load(kind, entry_id, files[entry_id])
+
+    def _hint(self, kind: str, name: str) -> str:
+        """Where to look for an unknown name: people give a device where a system is meant."""
+        plain = f"see: scalewright catalog {kind}"
+        others = [k for k in ("accelerators", "systems", "models") if k != kind and folded(name) in self._by_alias(k)]
+        if kind not in ("accelerators", "systems", "models") or not others:
+            return plain
+        device = self._by_alias("accelerators").get(folded(name)) if kind == "systems" else None
+        systems = [cast(System, entry) for entry in self.readable("systems")[0]] if device else []
+        with_it = [s.id for s in systems if any(p.accelerator == device for p in s.partitions)][:MOST_NAMED]
+        where = f"; systems with it: {', '.join(with_it)}" if with_it else ""
+        return f"it is one of the {others[0]}{where}; {plain}"
 
     def find_all(self, name: str) -> tuple[dict[str, Entry], list[str]]:
         """The entries of that name by kind, because kinds may share one: a system and its price. And why an entry of
@@ -116,6 +134,9 @@ class Catalog:
             raise problems[0]
         if not matches:
             names = [*KINDS, *(entry_id for kind in KINDS for entry_id in self.ids(kind))]
+            if name.lower() in KIND_WORDS:
+                kind = KIND_WORDS[name.lower()]
+                raise ConfigError(f"no kind of the catalogue is called {name!r}: write scalewright catalog {kind}")
             raise UnknownNameError("kind or catalogue entry", name, names, hint="see: scalewright catalog")
         return matches, [str(problem) for problem in problems]
 

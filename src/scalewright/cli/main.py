@@ -13,10 +13,10 @@ import typer
 
 from scalewright import __version__
 from scalewright.cli import calibrate, doctor, explain, postmortem, report, study
+from scalewright.cli.arguments import missing_options, plain_numbers
 from scalewright.cli.bench import app as bench
 from scalewright.cli.cluster import advise, jobs, lab, launch, lint, preflight, site
 from scalewright.cli.data import app as data
-from scalewright.cli.numbers import plain_numbers
 from scalewright.cli.planner import catalog, plan, plan_show, predict, validate
 from scalewright.cli.reason import app as reason
 from scalewright.cli.runs import app as runs
@@ -99,7 +99,8 @@ def main() -> NoReturn:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command: its help, as it is set
             typer.echo(usage(), err=True)
             sys.exit(2)
-        _fail(usage(), 2, debug=debug)
+        words = missing_options(app, arguments) if type(error).__name__ == "MissingParameter" else ""
+        _fail(words or usage(), 2, debug=debug)
     _finish(code if isinstance(code, int) else 0)
 
 

@@ -351,7 +351,7 @@ def _feed(
 ) -> Feed:  # fmt: skip
     """Where samples come from and how many workers load them."""
     if samples not in ("shards", "files"):
-        raise ConfigError(f"samples do not lie in {samples!r}: choose shards or files")
+        raise ConfigError(f"samples {samples!r}: choose shards or files; a shard holds many samples, a file one")
     if samples == "files" and storage is None and is_vision:
         raise ConfigError("samples in files need a storage to read them from: name one (see: catalog storage)")
     if checkpoint not in ("sync", "async"):

@@ -382,7 +382,11 @@ def _slices(work: StepWork, saving: Saving, stops: Interruptions, limit_s: float
     one = campaign.slice_parts(limit_s=limit_s, saving=saving, interruptions=stops, margin_frac=margin)
     each_s, around_s = float(one.part("work").total), stops.startup_s + saving.read_s + saving.write_s
     if each_s < work.step_time_s:
-        raise ConfigError(f"a limit of {limit_s:,.0f} s leaves no time for one step of {work.step_time_s:,.1f} s")
+        limit, step = shown(limit_s, SECONDS), shown(work.step_time_s, SECONDS)
+        raise ConfigError(
+            f"a job of {limit} leaves no time for one step of {step}: use more nodes, or a smaller global batch (it "
+            "counts samples, not tokens)"
+        )
     needed_s = max(alone_s - around_s, 0.0)
     num_jobs = max(math.ceil(needed_s / each_s), 1)
     rest_s = needed_s - (num_jobs - 1) * each_s + around_s

@@ -15,6 +15,8 @@ def assignments(text: str, *, allowed: tuple[str, ...], what: str, value_separat
     values: dict[str, str] = {}
     for part in (p.strip() for p in text.split(",") if p.strip()):
         key, equals, value = (s.strip() for s in part.partition("="))
+        if key not in allowed and not equals:
+            raise ConfigError(f"{what} {text!r} has a part {key!r} without a name: {_named(key, allowed)}")
         if key not in allowed:
             near = nearest(key, allowed)
             hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(allowed)}"
@@ -28,6 +30,17 @@ def assignments(text: str, *, allowed: tuple[str, ...], what: str, value_separat
             raise ConfigError(f"{what} {text!r}: separate its parts with commas: {commas}")
         values[key] = value
     return values
+
+
+def _named(part: str, allowed: tuple[str, ...]) -> str:
+    """How to write a part that is no assignment: `tp4` is tp=4."""
+    name, value = part.rstrip("0123456789"), part.lstrip("abcdefghijklmnopqrstuvwxyz_-")
+    if name.lower() in allowed and value:
+        return f"write {name.lower()}={value}"
+    if part[:1].isdigit():
+        return f"write NAME=VALUE, such as {allowed[0]}={part}; names: {', '.join(allowed)}"
+    near = nearest(part, allowed, limit=2)
+    return f"did you mean {' or '.join(f'{one}=' for one in near)}?" if near else f"names: {', '.join(allowed)}"
 
 
 def whole_number(text: str, *, key: str, what: str, least: int = 1) -> int:

@@ -415,8 +415,8 @@ def _tailed(kind: str, text: str, rest: str, what: str) -> LengthDistribution:
 
 def _positive(written: str, name: str, text: str, what: str) -> float:
     try:
-        value = units.parse(written, units.COUNT)
-    except QuantityError as error:
+        value = float(written) if written.startswith("-") else units.parse(written, units.COUNT)
+    except (ValueError, QuantityError) as error:
         raise ConfigError(f"{what} {text!r} has {name}={written}, which is not a number: write {FORMS}") from error
     if not 0.0 < value <= MAX_SIZE:
         raise ConfigError(f"{what} {text!r} has {name}={written}: it must be above 0 and at most {MAX_SIZE}")

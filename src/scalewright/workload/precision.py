@@ -46,7 +46,9 @@ class Recipe:
 
     def with_optimizer(self, name: str) -> Recipe:
         if name not in get_args(OptimizerName):
-            raise ConfigError(f"there is no optimizer {name!r}: choose {', '.join(get_args(OptimizerName))}")
+            raise ConfigError(
+                f"there is no optimizer {name!r}: choose {', '.join(get_args(OptimizerName))} (AdamW counts as adam)"
+            )
         return replace(self, optimizer=cast(OptimizerName, name))
 
     @property

@@ -1,8 +1,12 @@
-"""Numbers on the command line: every option that counts takes 4096, 4Ki and 20k, as --tokens takes 300B."""
+"""What was typed, before a command reads it: counts in plain digits, and needed options that are missing.
+
+Every option that counts takes 4096, 4Ki and 20k, as --tokens takes 300B.
+"""
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from types import NoneType, UnionType
@@ -34,6 +38,22 @@ def plain_numbers(app: typer.Typer, arguments: Sequence[str]) -> list[str]:
         else:
             written.append(argument)
     return [*written, *arguments[len(ours) :]]
+
+
+def missing_options(app: typer.Typer, arguments: Sequence[str]) -> str:
+    """All needed options that were not given, in one sentence; empty: none is missing."""
+    callback = _callback(app, arguments)
+    given = {argument.partition("=")[0] for argument in arguments}
+    missing = [
+        flags[0] for parameter, flags, _ in ([] if callback is None else _options(callback))
+        if parameter.default is inspect.Parameter.empty and not given & set(flags)
+    ]  # fmt: skip
+    if not missing:
+        return ""
+    words = itertools.takewhile(lambda word: not word.startswith("-"), arguments)
+    command = f"scalewright {' '.join(words)}"
+    listed = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1])))
+    return f"{listed} {'is' if len(missing) == 1 else 'are'} missing: see {command} --help"
 
 
 def _plain(flag: str, text: str, kind: type) -> str:
@@ -77,14 +97,21 @@ def _name(command: Any) -> str:
     return command.name or str(command.callback.__name__).replace("_", "-")
 
 
-def _numbers(callback: Callable[..., Any]) -> Iterator[tuple[str, type]]:
-    """The options of a command that take a number, and whether it is whole."""
+def _options(callback: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, list[str], Any]]:
+    """The options of a command: the parameter, its flags and the type of its value."""
     for name, parameter in inspect.signature(callback, eval_str=True).parameters.items():
         if get_origin(parameter.annotation) is not Annotated:
             continue
         base, *details = get_args(parameter.annotation)
         option = next((detail for detail in details if isinstance(detail, OptionInfo)), None)
-        kinds = set(get_args(base)) if get_origin(base) in (Union, UnionType) else {base}
-        if option is not None and len(kinds - {NoneType}) == 1 and (kind := (kinds - {NoneType}).pop()) in (int, float):
+        if option is not None:
             flags = [flag for flag in option.param_decls or () if flag.startswith("-")]
-            yield from ((flag, kind) for flag in flags or [f"--{name.replace('_', '-')}"])
+            yield parameter, flags or [f"--{name.replace('_', '-')}"], base
+
+
+def _numbers(callback: Callable[..., Any]) -> Iterator[tuple[str, type]]:
+    """The options of a command that take a number, and whether it is whole."""
+    for _, flags, base in _options(callback):
+        kinds = (set(get_args(base)) if get_origin(base) in (Union, UnionType) else {base}) - {NoneType}
+        if len(kinds) == 1 and (kind := kinds.pop()) in (int, float):
+            yield from ((flag, kind) for flag in flags)
