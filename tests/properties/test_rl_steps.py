@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs.machine import machine_from_system
+from scalewright.errors import ConfigError
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.question import Question
 from scalewright.workload.layout import parse_layout
@@ -89,3 +90,9 @@ def test_a_tail_takes_longer_than_equal_answers() -> None:
 def test_experts_in_a_loop_take_longer_than_grouped_ones() -> None:
     assert step(loops_experts=True).time_s > step().time_s
     assert step("llama3-8b", loops_experts=True).time_s == step("llama3-8b").time_s
+
+
+def test_a_budget_of_many_steps_is_refused_before_it_is_simulated() -> None:
+    with pytest.raises(ConfigError, match=r"more than 8 times the 1,024 tokens .* give at most budget=8192"):
+        step("llama3-8b", response_len=1, token_budget=1_000_000)
+    assert step("llama3-8b", response_len=1, token_budget=8192).fits

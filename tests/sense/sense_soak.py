@@ -83,7 +83,7 @@ def _merge(totals: dict[str, Counts], more: dict[str, Counts]) -> None:
 
 def table(totals: dict[str, Counts]) -> str:
     lines = [f"{'rule':<58}{'asked':>9}{'checked':>9}{'violated':>9}"]
-    for name in RULES:
+    for name in RULES if len(totals) > len(RULES) / 2 else totals:
         one = totals.get(name, Counts())
         lines.append(f"{name:<58}{one.asked:>9}{one.checked:>9}{one.violated:>9}")
     for name, one in totals.items():

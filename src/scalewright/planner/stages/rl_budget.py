@@ -19,6 +19,9 @@ NOTICEABLE_BIAS_FRAC = 0.02
 SEEDS = (0, 1, 2)
 """Draws of lengths behind a prediction."""
 
+MOST_TIMES = 8
+"""Of a step's answers: in a larger iteration almost none is cut, so that only the prompts count."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetFigures:
@@ -78,6 +81,12 @@ class BudgetFigures:
 def pool_of(rl: RlStep, rollout: Answer) -> SimulatedPool:
     """The pool of the step: as many open rollouts as a step has answers, or as the engines hold."""
     layout, figures = rollout.question.layout, rollout.generation
+    most = max(MOST_TIMES * rl.num_sequences * rl.response_len, 2 * rl.longest_sequence)
+    if rl.token_budget > most:
+        raise ConfigError(
+            f"rl has budget={rl.token_budget}, more than {MOST_TIMES} times the {rl.num_sequences * rl.response_len:,} "
+            f"tokens of a step's answers: give at most budget={most}, or more prompts"
+        )
     max_open = min(rl.num_sequences, figures.num_alive * int(layout.dp))
     settings = PoolSettings(
         token_budget=rl.token_budget, retention=rl.retention, num_prompts=rl.num_prompts,
