@@ -43,7 +43,7 @@ def test_it_loads_alone_and_draws_its_charts(browser, page: Path) -> None:
     assert len(counts) >= 4
     assert counts[0] == sum(len(point["published"]) for point in report["points"])
     assert min(counts[1:]) > 10
-    assert browser.execute_script("return document.querySelectorAll('.points tbody tr').length") == 216
+    assert browser.execute_script("return document.querySelectorAll('.points tbody tr').length") == 240
 
 
 def test_tables_sort_by_value_and_filter_by_words(browser, page: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from scalewright.observe.evidence.evidence import Evidence
 from scalewright.observe.evidence.facts import RankTime
+from scalewright.observe.evidence.series import setting
 from scalewright.observe.findings.host import busy_machine, core_wait_frac
 from scalewright.observe.findings.rule import FindingContext, Gain, Seen, finding_rule
 from scalewright.observe.findings.words import percent, seconds
@@ -63,11 +64,19 @@ def communication_bound(evidence: Evidence, context: FindingContext) -> Iterator
         message=f"exposed communication takes {percent(share)} of a step ({seconds(share * step_s)} of "
         f"{seconds(step_s)}){of}",
         spots=(worst.spot,),
-        next_step="check the network path (NCCL_DEBUG=INFO), then raise the micro-batch or accumulate more",
+        next_step=_next_step(evidence),
         certainty="certain", score=share, severity=None if is_bound else "info",
         numbers={"exposed_frac": share},
         gain=Gain(step_time_frac=saved, how=how),
     )  # fmt: skip
+
+
+def _next_step(evidence: Evidence) -> str:
+    """Ranks on CPUs do not exchange with NCCL."""
+    more_work = "raise the micro-batch or accumulate more"
+    if setting(evidence, "device") == "cpu":
+        return more_work
+    return f"check the network path (NCCL_DEBUG=INFO), then {more_work}"
 
 
 def transfer_shares(evidence: Evidence) -> list[tuple[float, RankTime]]:

@@ -19,6 +19,8 @@ MOST_POINTS = 400
 ROUNDING = 1e-9
 MOST_RANKS = 8
 PARTS = ("compute", "exposed communication", "data wait", "idle")
+LEGEND = (0, 90, 300, 400)
+"""Where the names of the parts begin, in letters of a phone's size."""
 PLOT_OF = {
     "steps": "step-time", "stragglers": "step-time", "host": "step-time", "checkpoints": "step-time",
     "clocks": "step-time",
@@ -124,9 +126,10 @@ def _parts(evidence: Evidence) -> Chart | None:
                 f"<title>{escape(title)}</title></rect>"
             )
             x += width
+    bottom = TOP + len(rows) * height
     for part, name in enumerate(PARTS):
-        pieces.append(_label(LEFT + (0, 80, 270, 370)[part], HEIGHT - 6, name, colour=COLOURS[part]))
-    return Chart(id="parts", title="Parts of a step", svg=_svg("Parts of a step of each rank", pieces))
+        pieces.append(_label(LEFT + LEGEND[part], bottom + 20, name, colour=COLOURS[part]))
+    return Chart(id="parts", title="Parts of a step", svg=_svg("Parts of a step of each rank", pieces, bottom + 28))
 
 
 def _mean(times: Sequence[RankTime], part: int) -> float:
@@ -149,5 +152,5 @@ def _label(x: float, y: float, text: str, anchor: str = "start", colour: str = "
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{fill}>{escape(text)}</text>'
 
 
-def _svg(title: str, pieces: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(pieces)}</svg>'
+def _svg(title: str, pieces: Sequence[str], height: float = HEIGHT) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(title)}">{"".join(pieces)}</svg>'
