@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
+from tests.conftest import Cli
 
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.catalog.observations import ObservedFigure, load_observations
@@ -258,3 +260,29 @@ def test_what_a_run_cannot_show_says_why(tmp_path: Path) -> None:
     student = row(table, "distillation-student").measured
     assert student is not None
     assert student.text.endswith("diverged")
+
+
+def test_where_an_observation_does_not_hold_one_sentence_says_why_with_terms(table: ObservationTable) -> None:
+    """The terms are those of the prediction, with their times or sizes; where it holds, nothing is explained."""
+    failing = [row for row in table.rows if row.predicted.verdict == "does not hold"]
+    assert failing
+    for row in table.rows:
+        assert bool(row.predicted.why) == (row in failing), row.id
+    for row in failing:
+        assert ". " not in row.predicted.why, row.id
+        assert re.search(r"(matmul|optimizer|data parallel) [\d.]+ (s|ms|GiB)", row.predicted.why), row.id
+        assert "None" not in row.predicted.why
+
+
+def test_utilisation_of_generation_is_one_figure_wherever_it_is_shown(cli: Cli) -> None:
+    """Of the study's stage, the observation and `predict`: the share of time that reads or computes."""
+    report = predicted_report(CATALOG, open_study(CATALOG, "hpc-r1"))
+    labels = {"stage": "generation", "model": "llama3-70b", "mode": "full", "system": "perlmutter-40"}
+    (point,) = [row for row in report.points if row.labels == labels]
+    shown = f"{100 * point.predicted['utilisation_frac'].value:.1f} %"
+    done = cli(
+        "predict", "--model", "llama3-70b", "--system", "perlmutter", "--partition", "gpu-40", "--precision", "bf16",
+        "--layout", "tp=8,gbs=256", "--generate", "prompt=512,response=1024", "--stack", "eager",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"utilisation +{re.escape(shown)}", done.stdout), (shown, done.stdout)

@@ -18,6 +18,12 @@ IDLE_TERMS = (*EXCHANGE_TERMS, "kernels", "prompt_kernels", "engine", "prompt_en
 """Terms of generation in which a device neither reads nor computes: it exchanges, or waits for a launch."""
 
 
+def used_frac(time: Breakdown) -> float:
+    """The share of a generation in which a device reads or computes: it neither exchanges nor waits for a launch."""
+    terms = terms_s(time)
+    return 1.0 - sum(terms.get(name, 0.0) for name in IDLE_TERMS) / float(time.total)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """A term of the time, the passes of one kind together, and why it is there."""

@@ -21,6 +21,7 @@ from scalewright.planner.changes import changes
 from scalewright.planner.energy_use import Footprint
 from scalewright.planner.figures import GenerationFigures, RlFigures
 from scalewright.planner.generation import Generation
+from scalewright.planner.limits import used_frac
 from scalewright.planner.question import VisionModelStep
 from scalewright.planner.stages.minimum_gpus import MinimumGpus
 from scalewright.planner.stages.stage_plan import StagePlan
@@ -69,7 +70,7 @@ def print_generation(console: Console, answer: Answer) -> None:
     table.add_row("next token", _s(figures.itl_s), f"{following}; {running}")
     if figures.load_frac is not None:
         table.add_row("load", *_load_words(figures))
-    table.add_row("utilisation", units.format(figures.busy_frac, units.FRACTION), _use_words(figures))
+    table.add_row("utilisation", units.format(used_frac(answer.time), units.FRACTION), _use_words(figures))
     room = f"room for {figures.num_fit} sequences a copy: {verdict(answer)}"
     table.add_row("memory", _b(answer.memory_bytes), f"model; of {_b(machine.memory_bytes)}; {room}")
     _add_energy(table, answer.footprint, "all answers cost", "tokens")
@@ -121,7 +122,8 @@ def _use_words(figures: GenerationFigures) -> str:
         "of the cache": figures.cache_frac,
     }
     used = ", ".join(f"{units.format(frac, units.FRACTION)} {name}" for name, frac in percent.items())
-    return f"of the time the device does not wait for the host; {used}"
+    busy = units.format(figures.busy_frac, units.FRACTION)
+    return f"of the time a device reads or computes; {busy} with exchange, as its monitor counts; {used}"
 
 
 def print_rl(console: Console, answer: Answer) -> None:

@@ -16,7 +16,7 @@ from scalewright.here.place import HERE, Place, place_of
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.engine_stack import named_stack
 from scalewright.planner.generation import GenerateRequest
-from scalewright.planner.limits import IDLE_TERMS, term_times
+from scalewright.planner.limits import term_times, used_frac
 from scalewright.planner.question import Question, ask, resolve_recipe
 from scalewright.planner.stages.minimum_gpus import MinimumGpus, minimum_gpus
 from scalewright.records.study_report import Number
@@ -136,7 +136,7 @@ def _outcome(point: StagePoint, fewest: MinimumGpus, prediction: Answer) -> Outc
             numbers["carbon_kgco2e"] = used.carbon_kgco2e * point.work
     parts = {name.replace("_", " "): seconds / step_s for name, seconds in term_times(prediction.time)}
     if point.stage == "generate":
-        numbers["utilisation_frac"] = 1.0 - sum(parts.get(name.replace("_", " "), 0.0) for name in IDLE_TERMS)
+        numbers["utilisation_frac"] = used_frac(prediction.time)
     return Outcome(
         numbers={name: Number(value=float(value)) for name, value in numbers.items()},
         words={"how": f"{fewest.mode_name}: {fewest.assumption}"},
