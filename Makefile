@@ -33,15 +33,17 @@ docs: ## build the documentation into site/
 lock: ## resolve the dependencies anew into requirements.lock
 	@tools/lock.sh
 
-soak: ## read 1,000,000 mutated inputs of all kinds, run 10,000 hostile rewards, kill roles 200 times and training 1,000 times, inject every fault, then run the unit, ranks and kills tiers again and again (SOAK_MINUTES=30)
+soak: ## read 1,000,000 mutated inputs of all kinds, ask 200,000 random questions whether the rules of sense hold, run 10,000 hostile rewards, kill roles 200 times and training 1,000 times, inject every fault, then run the tiers search, unit, ranks and kills again and again (SOAK_MINUTES=30)
 	@tools/setup_env.sh dev
 	@$(PY) tests/fuzz/fuzz_soak.py --inputs 1000000 --out runs/fuzz-$$(date +%Y%m%dT%H%M%S)
+	@$(PY) tests/sense/sense_soak.py --questions 200000 --keep runs/sense-$$(date +%Y%m%dT%H%M%S).jsonl
 	@$(PY) tests/data/sandbox/soak.py 10000
 	@$(PY) tests/killed_roles.py 200
 	@SCALEWRIGHT_TEST_KILLS=200 $(PY) -m pytest tests/kills/test_hybrid_kills.py -k at_random
 	@SCALEWRIGHT_TEST_KILLS=20 $(PY) -m pytest tests/kills/test_data_kills.py -k again_and_again
 	@$(PY) tests/kills/checkpoint_kills.py --kills 1000 --out runs/kills-$$(date +%Y%m%dT%H%M%S)
 	@$(PY) benchmarks/fault_suite.py --folder runs/faults-$$(date +%Y%m%dT%H%M%S)
+	@$(PY) tools/run_tiers.py --tier search --minutes $(SOAK_MINUTES)
 	@$(PY) tools/run_tiers.py --tier unit --tier ranks --tier kills --minutes $(SOAK_MINUTES)
 
 clean: ## remove the environment, caches and build outputs

@@ -110,6 +110,10 @@ both answers are compared.
 A violated rule is printed with the smallest question that was found for it, as a command. `--keep` stores that question in
 `tests/sense/found.jsonl`, and every run of the tests asks it from then on.
 
+To add a rule, write a function with `@rule(KIND, ...)` in the file of its subject: its docstring is the sentence, and it returns an empty
+text where the rule holds, a sentence where it does not, and `None` where the question says nothing of it. `never_above` and `equal`
+compare two figures. Then run the soak with `--rules NAME`, and with `--write`.
+
 A question that a rule says nothing of, because the change is refused or does not apply, is asked and not checked.
 
 <!-- fixed:tests/sense/sense_soak.py --write, benchmarks/results/sense_soak.json -->
