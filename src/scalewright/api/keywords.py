@@ -81,9 +81,9 @@ def _check(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
         raise ConfigError(f"sw.{verb} needs {' and '.join(missing)}: see help(sw.{verb})")
     hints = (get_type_hints(_function(beside)) if beside else {}) | get_type_hints(function)
     for name, value in (*zip(by_place, args, strict=False), *kwargs.items()):
-        wanted = _mismatch(value, hints[name])
-        if wanted:
-            raise ConfigError(f"sw.{verb}: {name}= is {_shown(value)}: give {wanted}")
+        expected = _mismatch(value, hints[name])
+        if expected:
+            raise ConfigError(f"sw.{verb}: {name}= is {_shown(value)}: give {expected}")
 
 
 def _function(verb: str) -> Callable[..., Any]:

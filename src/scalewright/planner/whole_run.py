@@ -407,10 +407,10 @@ def _short_run(work: StepWork, num_tokens: float | None) -> tuple[str, ...]:
     """A warning where somebody asks for less than one step: most of them mean billions."""
     if num_tokens is None or num_tokens >= work.num_tokens_per_step:
         return ()
-    asked, step = f"{num_tokens:,.0f}", f"{work.num_tokens_per_step:,.0f}"
+    count, step = f"{num_tokens:,.0f}", f"{work.num_tokens_per_step:,.0f}"
     return (
-        f"{WARNING}{asked} tokens are less than one step of {step}, so that the run is 1 step: write --tokens "
-        f"{num_tokens:.0f}B for {asked} billion",
+        f"{WARNING}{count} tokens are less than one step of {step}, so that the run is 1 step: write --tokens "
+        f"{num_tokens:.0f}B for {count} billion",
     )
 
 

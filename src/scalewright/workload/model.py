@@ -102,8 +102,8 @@ class ModelSpec:
             raise ConfigError(f"sequence length {seq} must be positive: give the tokens per sample, such as 2048")
         if seq > MAX_SIZE:
             raise ConfigError(f"sequence length {seq} is above {MAX_SIZE}: give the tokens per sample, such as 2048")
-        told = tuple((key, taken) for key, taken in self.assumed if key not in SEQ_KEYS)
-        return replace(self, shape=self.transformer.model_copy(update={"seq": seq}), assumed=told)
+        others = tuple((key, taken) for key, taken in self.assumed if key not in SEQ_KEYS)
+        return replace(self, shape=self.transformer.model_copy(update={"seq": seq}), assumed=others)
 
 
 SEQ_KEYS = ("seq=", "--seq")
