@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from properties.cases import CATALOG, MODELS, STACKS, changed, setting
 from scalewright.catalog.types import MoeShape, Stack
+from scalewright.costs.attention import attention_times, flash_attention_time_s
 from scalewright.costs.compute import (
-    attention_times,
     cast_bytes,
     elementwise_bytes_per_layer,
     elementwise_times,
     expert_load,
     expert_times,
-    flash_attention_time_s,
     gemm_time_s,
     head_times,
     host_times,

@@ -12,6 +12,23 @@ from numpy.typing import NDArray
 FloatLike = float | NDArray[Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassTimes:
+    """Seconds of one micro-batch, forward and backward."""
+
+    forward_s: FloatLike
+    backward_s: FloatLike
+
+    def __add__(self, other: PassTimes) -> PassTimes:
+        return PassTimes(forward_s=self.forward_s + other.forward_s, backward_s=self.backward_s + other.backward_s)
+
+    def scaled(self, factor: FloatLike) -> PassTimes:
+        return PassTimes(forward_s=self.forward_s * factor, backward_s=self.backward_s * factor)
+
+
+NOTHING = PassTimes(forward_s=0.0, backward_s=0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Words:
     """A column of names: each distinct name once, and the index of the name that each layout has."""

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.costs import collectives, compute
-from scalewright.costs.breakdown import FloatLike
-from scalewright.costs.compute import PassTimes
+from scalewright.costs.attention import attention_times
+from scalewright.costs.breakdown import NOTHING, FloatLike, PassTimes
 from scalewright.costs.setting import Setting
 from scalewright.workload.layout import COLUMNS
 
@@ -53,7 +53,7 @@ def layer_times(setting: Setting) -> LayerTimes:
     rate = setting.machine.sustained_flop_per_s(setting.recipe.matmul)
     projections = compute.matmul_times(setting, compute.attention_gemms(setting), flop_per_s=rate)
     matmul = projections + compute.feed_forward_times(setting, flop_per_s=rate)
-    attention = compute.attention_times(setting)
+    attention = attention_times(setting)
     elementwise = compute.elementwise_times(setting)
     tensor, context, expert = (
         _tensor_parallel(setting),
@@ -194,7 +194,7 @@ def _expert_parallel(setting: Setting) -> PassTimes:
     """Tokens to their experts and back, each way; at the mean load, since what stays visible is fitted."""
     moe, layout = setting.shape.moe, setting.layout
     if moe is None:
-        return compute.NOTHING
+        return NOTHING
     size = setting.num_routed_tokens * setting.shape.hidden * setting.recipe.activation_bytes
     sent_frac: FloatLike = 1.0
     if setting.stack.sends_tokens_once:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from scalewright.costs import compute
-from scalewright.costs.breakdown import FloatLike
-from scalewright.costs.compute import Gemms, PassTimes
+from scalewright.costs import attention, compute
+from scalewright.costs.breakdown import FloatLike, PassTimes
+from scalewright.costs.compute import Gemms
 from scalewright.costs.roofline import QUERY_TILE, Kind, Operation, Phase, product_cache_bytes
 from scalewright.costs.setting import Setting
 from scalewright.costs.shards import busiest_trained, num_spread_params
@@ -144,21 +144,21 @@ def _attention(setting: Setting, per_step: float) -> Iterator[Operation]:
     forward = score_flop(shape) * share
     if setting.stack.fused_attention:
         forward *= 0.5 if shape.causal else 1.0
-        work = forward, forward * compute.FLASH_BACKWARD_OVER_FORWARD
+        work = forward, forward * attention.FLASH_BACKWARD_OVER_FORWARD
         once = fused_attention_bytes(setting)
-        traffic = once, once * compute.FLASH_BACKWARD_OVER_FORWARD
+        traffic = once, once * attention.FLASH_BACKWARD_OVER_FORWARD
         # keys and values pass once per tile of queries: two operations and a multiply-add per element and query row
         passing = once + forward / (2.0 * QUERY_TILE) * setting.recipe.activation_bytes
-        cache = passing, passing * compute.FLASH_BACKWARD_OVER_FORWARD
+        cache = passing, passing * attention.FLASH_BACKWARD_OVER_FORWARD
     else:
         work = forward, 2.0 * forward
-        moved = compute.unfused_attention_times(
+        moved = attention.unfused_attention_times(
             seq=shape.seq, micro_batch=float(layout.mbs / layout.cp), heads=float(shape.heads / layout.tp),
-            head_dim=compute.head_dim_sum(shape), flop_per_s=math.inf, bytes_per_s=1.0,
+            head_dim=attention.head_dim_sum(shape), flop_per_s=math.inf, bytes_per_s=1.0,
             width_bytes=setting.recipe.activation_bytes, constants=setting.constants,
         )  # fmt: skip
         traffic = cache = float(moved.forward_s), float(moved.backward_s)
-    times = compute.attention_times(setting)
+    times = attention.attention_times(setting)
     yield from _both("attention", "attention", times, work=work, traffic=traffic, cache=cache, calls=per_step,
                      fresh=(0.0, traffic[1]))  # fmt: skip
 
@@ -172,7 +172,7 @@ def fused_attention_bytes(setting: Setting) -> float:
     Checked   tests/costs/test_operations.py: linear in tokens; fewer key-value heads never move more
     """
     shape, t = setting.shape, float(setting.layout.tp)
-    d = compute.head_dim_sum(shape)
+    d = attention.head_dim_sum(shape)
     heads, key_value = shape.heads / t, max(shape.kv_heads / t, 1.0)
     return setting.recipe.activation_bytes * float(setting.num_tokens) * 2.0 * d * (heads + key_value)
 

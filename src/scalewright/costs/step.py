@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from scalewright.catalog.types import TransformerShape
 from scalewright.costs import collectives, compute, hostmem, interval, pipeline, power, room, storage
-from scalewright.costs.breakdown import Breakdown, FloatLike, Words, seconds_term
-from scalewright.costs.compute import PassTimes
+from scalewright.costs.breakdown import Breakdown, FloatLike, PassTimes, Words, seconds_term
 from scalewright.costs.footprint import device_bytes, needed_bytes, reserved_bytes, step_memory
 from scalewright.costs.layer import (
     LayerTimes,
@@ -258,7 +257,7 @@ def _compute_terms(setting: Setting, layer: LayerTimes, *, head_s: FloatLike, vi
         unit="s",
         parts=(
             *both("matmul", layer.matmul, "compute.gemm_time_s"),
-            *both("attention", layer.attention, f"compute.{attention}"),
+            *both("attention", layer.attention, f"attention.{attention}"),
             *both("elementwise", layer.elementwise, "compute.elementwise_bytes_per_layer"),
             seconds_term("recompute", per_step * layer.again_s, "step.step_time", mode=setting.layout.recompute),
             seconds_term("head_and_loss", m * visible_head_s, "compute.head_times", hidden_s=head_s - visible_head_s),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.catalog.calibration import Value, ValueName
-from scalewright.costs.compute import REFERENCE_HEAD
+from scalewright.costs.attention import REFERENCE_HEAD
 from scalewright.costs.machine import Machine
 from scalewright.costs.machine.calibrated import COOL
 from scalewright.errors import ConfigError

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from scalewright.catalog.types import Precision, TransformerShape
-from scalewright.costs import collectives, compute, selection
+from scalewright.costs import attention, collectives, compute, selection
 from scalewright.costs.breakdown import Breakdown, FloatLike, seconds_term
 from scalewright.costs.generation.serving import Serving
 from scalewright.workload.model import expert_params
@@ -229,7 +229,7 @@ def prompt_attention_time_s(*, serving: Serving, num_tokens: FloatLike, prompt_l
     """
     seq = max(round(prompt_len), 1)
     num_prompts = max(round(serving.machine.constants.prefill_tokens.value / seq), 1)
-    once = float(compute.attention_times(serving.setting(num_sequences=num_prompts, seq=seq)).forward_s) / num_prompts
+    once = float(attention.attention_times(serving.setting(num_sequences=num_prompts, seq=seq)).forward_s) / num_prompts
     return serving.shape.layers * once * num_tokens / seq
 
 
