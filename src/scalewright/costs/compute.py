@@ -61,11 +61,11 @@ def alignment_frac(setting: Setting, n: FloatLike, k: FloatLike) -> FloatLike:
     Equation  1 where n and k are multiples of 8 elements (16 bytes in 16 bit), else the misaligned share, or the share
               that is left where a compiler copies operands into aligned ones
     Source    nvidia2023 (Matrix Multiplication Background User's Guide), Tensor Core requirements
-    Assumes   one step, whichever side is odd: rows that do not start on 16 bytes cannot be loaded whole; processors
-              without matrix units do not mind
+    Assumes   one step, whichever side is odd: rows that do not start on 16 bytes cannot be loaded whole; vector units
+              do not mind, neither a processor's nor those that 32-bit products run on
     Checked   tests/costs/test_compute.py: an odd vocabulary costs more than the next multiple of 128
     """
-    if setting.machine.accelerator.num_compute_units is None:
+    if setting.machine.accelerator.num_compute_units is None or setting.recipe.matmul == "fp32":
         return 1.0
     step = setting.constants.matrix_unit_alignment.value
     odd = (np.asarray(n) % step > 0) | (np.asarray(k) % step > 0)
@@ -197,11 +197,13 @@ def expert_load(setting: Setting) -> FloatLike:
 def expert_times(setting: Setting, *, flop_per_s: FloatLike) -> PassTimes:
     """Routed experts as grouped products.
 
-    Equation  t = tiled arithmetic of T k i rows, each expert's padded to 128, + E/e n k w / B: weights of w bytes read
-              forward and for the input's gradient, weight gradients written, read as well where a stack sums them
+    Equation  t = tiled arithmetic of T k i rows and half a tile of 128 an expert, at least a whole one,
+              + E/e n k w / B: weights of w bytes read forward and for the input's gradient, weight gradients written,
+              read as well where a stack sums them
     Source    gale2022 (MegaBlocks, arXiv:2211.15841), section 5; benchmarks/results/h200_narrow.jsonl: at 128 to 2048
               rows an expert, weight gradients reach 42, 58, 75, 87 and 93 % of one large product
-    Assumes   kernels do not hide the loading of weights behind the arithmetic of the expert before
+    Assumes   kernels do not hide the loading of weights behind the arithmetic of the expert before; routers leave an
+              expert any number of rows, so that its last tile is half full on average
     Checked   tests/costs/test_compute.py: the H200's grouped products; `scalewright validate`, mixtures of experts
     """
     moe = setting.shape.moe
@@ -210,7 +212,7 @@ def expert_times(setting: Setting, *, flop_per_s: FloatLike) -> PassTimes:
     experts_here = np.maximum(moe.num_experts / setting.layout.ep, 1)
     per_expert = setting.num_routed_tokens * expert_load(setting) / experts_here
     tile_rows = setting.constants.grouped_tile_rows.value
-    rows = np.ceil(per_expert / tile_rows) * tile_rows * experts_here
+    rows = np.maximum(per_expert + tile_rows / 2.0, tile_rows) * experts_here
     width, h = moe.expert_ffn / setting.expert_tp, float(setting.shape.hidden)
     fan = 2 if setting.shape.gated else 1
     units = setting.machine.accelerator.num_compute_units
