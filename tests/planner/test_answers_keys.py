@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import json
 import re
@@ -69,6 +70,7 @@ def test_the_line_about_the_model_is_the_same_in_table_document_and_python(cli: 
     keywords: dict[str, Any] = {name.removeprefix("--"): value for name, value in options.items()}
     answer = sw.predict(**keywords)
     assert document["model_words"] == answer.model_words
+    assert answer.model_words in html.unescape(answer._repr_html_())
     assert (document["num_params"], document["num_active_params"]) == (answer.num_params, answer.num_active_params)
     assert " ".join(document["model_words"].split()) in " ".join(cli("predict", *words).stdout.split())
     assert all(words in document["model_words"] for words in document["model_assumed"])

@@ -23,6 +23,7 @@ def answer_html(answer: Answer) -> str:
     setup = f"{question.recipe.name}, stack {question.stack.id}, layout {question.layout.brief}"
     return html.block(
         html.paragraph(title, bold=True),
+        html.paragraph(answer.model_words, muted=True),
         html.paragraph(setup, muted=True),
         html.table(["", "predicted", ""], _figures(answer)),
         html.paragraph(f"Does not fit: {answer.why_not}", bold=True) if not answer.fits else "",

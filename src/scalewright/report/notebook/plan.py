@@ -17,13 +17,15 @@ def plan_html(document: dict[str, Any]) -> str:
         f"{request['model']} on {document['num_gpus']} x {document['accelerator']} ({document['system']}, "
         f"{document['num_nodes']} nodes): {'fits' if document['fits'] else 'does not fit'}"
     )
+    model = html.paragraph(document["model_words"], muted=True)
     if not document["fits"]:
         fixes = [(fix["sentence"],) for fix in document["fixes"]]
         reason = html.paragraph(f"The smallest layout {document['reason']}.")
-        return html.block(html.paragraph(title, bold=True), reason, html.table(["what would fit"], fixes))
+        return html.block(html.paragraph(title, bold=True), model, reason, html.table(["what would fit"], fixes))
     losers = [(loser["sentence"],) for loser in document["why_others_lost"][:MAX_LOSERS]]
     return html.block(
         html.paragraph(title, bold=True),
+        model,
         _layouts([document["best"], *document["alternatives"]]),
         html.table(["why others lost"], losers) if losers else "",
         _scaling(document["scaling"]),
