@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,13 @@ def test_the_command_and_the_page_show_the_terms_of_each_engine(cli: Cli, tmp_pa
         assert by_term_s == pytest.approx(total_s, rel=1e-3)
     page = next(tmp_path.rglob("index.html")).read_text()
     assert "Where a step goes" in page
-    assert page.count('class="gap-1" style="width:') == 3
+    bars = re.findall(r"<span>[^<]*</span><div>(.*?)</div>", page, re.DOTALL)
+    assert len(bars) == 3
+    for bar in bars:
+        colours = re.findall(r'class="(gap-\d)"', bar)
+        assert len(colours) == len(set(colours)) > 1
+        widths = [float(width) for width in re.findall(r'style="width: ([\d.]+)%"', bar)]
+        assert sum(widths) <= 100.1
 
 
 def test_an_axis_that_no_point_has_is_refused(cli: Cli, tmp_path: Path) -> None:

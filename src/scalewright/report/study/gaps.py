@@ -15,7 +15,9 @@ from scalewright.report.console import plain_table
 MOST_COLUMNS = 5
 LEAST_SHOWN_FRAC = 0.005
 """Terms below this share of every step have no row in the terminal."""
-STEP = "step"
+NUM_COLOURS = 8
+"""Of bars, as gaps.css has them."""
+STEP, OTHERS = "step", "all others"
 NOT_EXPLAINED = "not explained"
 
 
@@ -74,10 +76,19 @@ def _not_explained(gap: GapShown) -> str:
     return "-" if gap.explained_frac is None else f"{round(1.0 - gap.explained_frac, 2) + 0.0:.0%}"  # never -0%
 
 
+def _with_colours(table: dict[str, list[float]]) -> dict[str, list[float]]:
+    """The largest terms, then all others together: no colour of a bar has two meanings."""
+    if len(table) <= NUM_COLOURS:
+        return table
+    named, rest = list(table.items())[: NUM_COLOURS - 1], list(table.values())[NUM_COLOURS - 1 :]
+    return {**dict(named), OTHERS: [sum(values) for values in zip(*rest, strict=True)]}
+
+
 def page_groups(gaps: Sequence[GapShown]) -> Iterator[dict[str, Any]]:
     """Rows of the page: one bar and its terms for each point."""
     for group in groups_of(gaps).values():
         table = terms_of(group)
+        drawn = _with_colours(table)
         whole = [group[0].fastest_step_time_s, *(gap.step_time_s for gap in group)]
         labels = [group[0].fastest_label, *(gap.label for gap in group)]
         longest = max(whole)
@@ -85,15 +96,15 @@ def page_groups(gaps: Sequence[GapShown]) -> Iterator[dict[str, Any]]:
             "where": group[0].where,
             "origin": _origin(group),
             "labels": labels,
-            "terms": list(table),
+            "terms": list(drawn),
             "bars": [
                 {
                     "label": label,
                     "time": units.format(whole[at], units.SECONDS),
                     "parts": [
-                        {"name": name, "place": place % 8, "width": f"{100.0 * values[at] / longest:.2f}",
+                        {"name": name, "place": place, "width": f"{100.0 * values[at] / longest:.2f}",
                          "words": f"{name}: {units.format(values[at], units.SECONDS)}"}
-                        for place, (name, values) in enumerate(table.items()) if values[at] > 0.0
+                        for place, (name, values) in enumerate(drawn.items()) if values[at] > 0.0
                     ],
                 }
                 for at, label in enumerate(labels)
