@@ -41,8 +41,9 @@ _HAPPENINGS = {
 _PARTS = {
     names.COMPUTE_TIME: "compute", names.COMMUNICATION_TIME: "communication", names.DATA_WAIT: "data",
     names.IDLE_TIME: "idle", names.CHECKPOINT_BLOCK: "checkpoint", names.OWN_TIME: "own", names.CORE_WAIT: "core_wait",
-    **{name: part for part, name in names.STAGE_PARTS.items()},
+    **{name: part for part, name in names.STAGE_PARTS.items() if part != "checkpoint"},
 }  # fmt: skip
+"""A stage reports a save twice: as what it blocked, and as the part of the next step in which it happened."""
 _FIELDS = {
     names.STEP_TIME: "time_s", names.TOKENS_PER_S: "tokens_per_s", names.FLOP_PER_S: "flop_per_s",
     names.MFU: "mfu_frac", names.LOSS: "loss", names.GRAD_NORM: "grad_norm", names.LEARNING_RATE: "learning_rate",
