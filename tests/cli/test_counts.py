@@ -94,3 +94,16 @@ def test_a_thousand_says_that_it_is_no_power_of_two(cli: Cli) -> None:
     assert cli(*asked, "1k").stderr == "note: --seq 1k is 1,000; write 1Ki for 1,024\n"
     assert cli(*asked, "1Ki").stderr == ""
     assert cli(*asked, "1Ki").stdout == cli(*asked, "1024").stdout
+
+
+@pytest.mark.parametrize("text", ["1e30", "9" * 25 + "k", "1e400", "1e17T"])
+def test_a_count_that_no_array_holds_is_one_sentence(cli: Cli, text: str) -> None:
+    for words in (
+        ("predict", "--model", "gpt2-small", "--system", "leonardo", "--layout", "dp=4", "--seq", text),
+        ("plan", "--model", "gpt2-small", "--system", "leonardo", "--nodes", "1", "--steps", text),
+        ("predict", "--model", "gpt2-small", "--system", "leonardo", "--layout", f"dp=4,gbs={text}"),
+    ):
+        done = cli(*words)
+        assert done.returncode == 2
+        assert done.stderr.count("error: ") == 1
+        assert "Traceback" not in done.stderr

@@ -80,9 +80,9 @@ def main() -> NoReturn:
     debug = "--debug" in arguments
     try:
         _check_numbers(arguments)
-        code = typer.main.get_command(app).main(
-            plain_numbers(app, arguments), prog_name="scalewright", standalone_mode=False
-        )
+        written = plain_numbers(app, arguments)
+        _check_numbers(written)
+        code = typer.main.get_command(app).main(written, prog_name="scalewright", standalone_mode=False)
     except ScalewrightError as error:
         _fail(str(error), error.exit_code, debug=debug)
     except BrokenPipeError:
