@@ -13,9 +13,10 @@ from tests.observe.evidence_maker import fired, made
 
 from scalewright.observe.findings.rule import RUN_OPTIONS, run_option
 
-SOURCE = Path(__file__).parents[2] / "src" / "scalewright"
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "scalewright"
 FLAGS: dict[str, set[str]] = {
-    command: {*flags.split(), "--help", "--what-if"} if command == "predict" else {*flags.split(), "--help"}
+    command: {*flags.split(), "--help"}
     for command, flags in tomllib.loads((Path(__file__).parent / "command_flags.toml").read_text())["flags"].items()
 }
 OWN = set().union(*FLAGS.values())
@@ -67,6 +68,18 @@ def test_a_text_that_calls_the_program_names_only_options_of_that_command() -> N
                 wrong += [
                     f"{path.relative_to(SOURCE)}: {command} {flag}" for flag in flags - FLAGS.get(command or "", OWN)
                 ]
+    assert not wrong
+
+
+def test_the_pages_name_only_options_of_the_command_that_they_call() -> None:
+    wrong = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        lines = path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+        for call in (call for line in lines for call in CALL.finditer(line)):
+            command = command_of(call[1])
+            own = re.split(r" -- |; |, | \| | && |#", call[2])[0]
+            flags = set(FLAG.findall(own)) if command else set()
+            wrong += [f"{path.name}: {command} {flag}" for flag in flags - FLAGS.get(command or "", OWN)]
     assert not wrong
 
 

@@ -23,6 +23,12 @@ def test_flags_are_these_and_growth_is_a_decision(cli: Cli, command: str) -> Non
     assert sorted(listed) == sorted([*FLAGS[command].split(), "--help"])
 
 
+@pytest.mark.parametrize("group", [command for command, flags in FLAGS.items() if not flags.split()])
+def test_every_command_of_a_group_is_listed(cli: Cli, group: str) -> None:
+    listed = re.findall(r"^  ([a-z-]+) ", cli(*group.split(), "--help").stdout.partition("Commands:")[2], re.MULTILINE)
+    assert {f"{group} {name}" for name in listed} <= set(FLAGS)
+
+
 def test_commands_are_these(cli: Cli) -> None:
     listed = cli("--help").stdout.partition("Commands:")[2]
     assert re.findall(r"^  ([a-z-]+) ", listed, re.MULTILINE) == LISTS["commands"].split()
