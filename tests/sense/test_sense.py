@@ -20,8 +20,7 @@ PENDING = (
     "at_equal_devices_context_parallel_is_not_free", "a_sum_takes_at_least_its_half", "accumulation_is_not_free",
     "a_longer_tail_is_never_faster_in_rl", "lengths_that_spread_more_are_never_faster_in_rl",
     "more_generators_are_never_slower", "weights_sent_by_peers_are_never_slower", "every_question_is_answered_or_refused",
-    "efficiency_never_exceeds_one", "a_recommendation_keeps_to_the_objective", "the_fewest_devices_suffice",
-    "more_choice_is_never_worse", "more_memory_never_makes_a_plan_worse", "recomputation_trades_time_for_memory",
+    "recomputation_trades_time_for_memory",
     "more_samples_never_take_less_time",
     "whole_layers_recomputed_take_least_memory", "saving_beside_training_never_stops_it_longer",
 )  # fmt: skip
