@@ -10,6 +10,7 @@ import numpy as np
 
 from scalewright.catalog.types import Constants
 from scalewright.costs.breakdown import NOTHING, FloatLike, PassTimes
+from scalewright.costs.machine.machine import LATER_ARCHITECTURES
 from scalewright.costs.selection import expected_largest
 from scalewright.costs.setting import Setting
 
@@ -58,20 +59,24 @@ def least_time_s(times_s: Sequence[FloatLike]) -> FloatLike:
 def alignment_frac(setting: Setting, n: FloatLike, k: FloatLike) -> FloatLike:
     """Rate of the products with a weight [n, k], by its alignment, over that of an aligned one.
 
-    Equation  1 where n and k are multiples of 8 elements (16 bytes in 16 bit), else the misaligned share, or the share
-              that is left where a compiler copies operands into aligned ones
+    Equation  1 where n and k are multiples of 8 elements (16 bytes in 16 bit), else the misaligned share, the odd share
+              where a side is an odd number on a device from Hopper on, or what is left where a compiler copies
+              operands into aligned ones
     Source    nvidia2023 (Matrix Multiplication Background User's Guide), Tensor Core requirements
-    Assumes   one step, whichever side is odd: rows that do not start on 16 bytes cannot be loaded whole; vector units
+    Assumes   whichever side it is: rows that do not start on 16 bytes cannot be loaded whole; vector units
               do not mind, neither a processor's nor those that 32-bit products run on
     Checked   tests/costs/test_compute.py: an odd vocabulary costs more than the next multiple of 128
     """
     if setting.machine.accelerator.num_compute_units is None or setting.recipe.matmul == "fp32":
         return 1.0
     step = setting.constants.matrix_unit_alignment.value
-    odd = (np.asarray(n) % step > 0) | (np.asarray(k) % step > 0)
-    constants = setting.constants
-    share = constants.padded_matmul_share if setting.stack.compiled else constants.misaligned_matmul_share
-    return np.where(odd, share.value, 1.0)[()]
+    constants, sides = setting.constants, (np.asarray(n), np.asarray(k))
+    is_short, is_odd = (np.logical_or(*(side % unit > 0 for side in sides)) for unit in (step, 2.0))
+    if setting.stack.compiled:
+        return np.where(is_short, constants.padded_matmul_share.value, 1.0)[()]
+    is_odd = is_odd & (setting.machine.accelerator.architecture in LATER_ARCHITECTURES)
+    short = np.where(is_odd, constants.odd_matmul_share.value, constants.misaligned_matmul_share.value)
+    return np.where(is_short, short, 1.0)[()]
 
 
 def gemm_time_s(

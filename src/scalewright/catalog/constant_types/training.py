@@ -28,8 +28,11 @@ class TrainingConstants(Strict):
     """Rate of products on the vector units of such devices over the best one published."""
     misaligned_matmul_share: Fraction
     """Rate of 16-bit products with a side that is no multiple of 8 elements, over that of aligned ones."""
+    odd_matmul_share: Fraction
+    """The same with a side that is an odd number, on devices from Hopper on: their products load by 16 bytes only, and
+    what takes their place loads element by element."""
     padded_matmul_share: Fraction
-    """The same where a compiler copies the operands into aligned ones."""
+    """The same for either where a compiler copies the operands into aligned ones."""
     depth_overhead: Count
     """Elements of depth that filling and draining a tile's pipeline costs."""
     tile_share: dict[str, Fraction]
