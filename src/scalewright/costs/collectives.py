@@ -31,7 +31,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 double binary tree between nodes; Gloo's cube of cubes works node by node."""
 HALF_SUM = "half of a sum"
 IN_PIECES = ("ring", "tree")
-"""What remains where a sum is split into a reduce-scatter and an all-gather, for which switches do not sum."""
+"""What remains of them where a sum is split into a reduce-scatter and an all-gather, for which switches do not sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +223,9 @@ def _all_reduce_times(size: FloatLike, path: Path, *, in_pieces: bool) -> list[t
     ring = path.offset_s + 2.0 * (n - 1.0) / n * size / path.bytes_per_s
     inside = 2.0 * (q - 1.0) / q * size / path.inside_bytes_per_s
     times: list[tuple[str, FloatLike]] = []
-    for name in IN_PIECES if in_pieces else LIBRARIES[path.library]:
+    for name in LIBRARIES[path.library]:
+        if in_pieces and name not in IN_PIECES:
+            continue
         if name == "ring":
             times.append((name, ring + 2.0 * path.ring_latency_s))
         elif name == "tree":
