@@ -43,7 +43,13 @@ WHEN_RUN = (
 def predicted_report(catalog: Catalog, study: Study) -> StudyReport:
     report = with_observations(catalog, study, report_of(predict_study(catalog, study)))
     if study.pipeline is not None and not report.metrics:
-        report = replace(report, notes=(*report.notes, WHEN_RUN))
+        unanswered = FindingShown(
+            text=f"nothing is predicted of these {len(report.points)} stages: scalewright study run {study.file.id} "
+            "measures them and answers the question",
+            is_answer=True,
+        )
+        findings = answers_first(unanswered, *report.findings)
+        report = replace(report, findings=findings, notes=(*report.notes, WHEN_RUN))
     return report
 
 

@@ -223,14 +223,19 @@ function study(article) {
   }
 
   function chart(parent, metric, all) {
-    if (metric.name === "ratio") all = series(compares).filter((one) => !isReference(one));
+    let over = "";
+    if (metric.name === "ratio") {
+      const every = series(compares), named = (some) => [...new Set(some.map((one) => groupOf(data.points.indexOf(one.points[0]))[compares]))].filter(Boolean).join(", ");
+      all = every.filter((one) => !isReference(one));
+      over = compares && named(all) ? `: ${named(all)} over ${named(every.filter(isReference))}` : "";
+    }
     const shown = all.filter((one) => !isHidden(one));
     const marks = shown.flatMap((one) => one.points.flatMap((point) => (point.scale === null ? [] : marksOf(point, metric).map((m) => ({ ...m, one, x: point.scale })))));
     if (!marks.length) return;
     const figure = make("figure", {}, parent);
     const few = all.length <= MAX_BANDS;
     const Y = valueAxis(marks.map((m) => (few || m.from === "measured" ? m.n : { value: m.n.value })), metric, state.values);
-    make("figcaption", {}, figure, titleOf(metric, Y.name));
+    make("figcaption", {}, figure, titleOf(metric, Y.name) + over);
     const W = 520, H = 300, L = 52, R = 12, T = 10, B = 44;
     const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": "Chart of " + metric.title }, figure);
     const X = axis(marks.map((m) => m.x), state.logX, false);

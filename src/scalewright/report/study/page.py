@@ -92,6 +92,7 @@ def _part(report: StudyReport, number: int) -> dict[str, Any]:
     origins = [name for name in ("predicted", "measured", "published") if _has(report, name)]
     shown_columns, published = columns(report), list(_published(report))
     what = "Measured here" if "measured" in origins or report.pipeline is not None else "Predicted"
+    what = what if origins or report.pipeline is not None else "Not predicted"
     things = "points" if report.pipeline is None else "stages"
     return {
         "number": number,
@@ -106,6 +107,7 @@ def _part(report: StudyReport, number: int) -> dict[str, Any]:
         "axes": report.axes,
         "published": published,
         "statements": report.statements,
+        "has_figures": bool(origins),
         "has_intervals": any(row["interval"] for row in published),
         "is_measured": "measured" in origins,
         "columns": _columns(report, shown_columns, several=len(origins) > 1),
