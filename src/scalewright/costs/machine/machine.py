@@ -21,6 +21,7 @@ from scalewright.costs.machine.stack_costs import (
     with_factors,
 )
 from scalewright.errors import NotExpressedError
+from scalewright.records.documents import digest
 from scalewright.records.types import Confidence
 
 PRODUCT_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
@@ -135,6 +136,7 @@ class Machine:
         return {
             "name": self.name,
             "accelerator": self.accelerator.id,
+            "rates": digest(self._rates()),
             "gpus_per_node": self.gpus_per_node,
             "scale_up_bytes_per_s": self.scale_up_bytes_per_s,
             "network_bytes_per_s_per_gpu": self.network_bytes_per_s_per_gpu,
@@ -144,6 +146,18 @@ class Machine:
             "library": self.library,
             **({"calibration": self.calibration_id} if self.calibration_id else {}),
         }
+
+    def _rates(self) -> list[float | Mapping[str, float] | None]:
+        """Figures of the device, so that an edited entry gives another id."""
+        device = self.accelerator
+        tables = (device.peak, device.best_matmul, device.sustained_matmul)
+        power = (device.tdp, device.gpu_power, device.num_compute_units)
+        return [
+            self.memory_bytes,
+            self.hbm_bytes_per_s,
+            *({str(name): fact.value for name, fact in table.items()} for table in tables),
+            *(None if fact is None else float(fact.value) for fact in power),
+        ]
 
     def peak_flop_per_s(self, precision: Precision) -> float:
         fact = self.accelerator.peak.get(precision)
