@@ -53,11 +53,15 @@ def section(text: str, start: str, end: str) -> str:
     return text.partition(f"\n{start}")[2].partition(f"\n{end}")[0]
 
 
-def test_five_limits_with_reasons_and_a_table_of_changes(cli: Cli) -> None:
+def test_five_limits_and_the_rest_with_reasons_and_a_table_of_changes(cli: Cli) -> None:
     text = cli("predict", *DENSE, "--explain").stdout
     limits = section(text, "what limits it", "under which roof")
     named = [line for line in limits.splitlines()[2:] if line and not line.startswith(" ")]
-    assert len(named) == 5
+    assert len(named) == 6
+    assert named[-1].startswith("all others")  # so that the shares add up to the step
+    assert sum(float(share) for line in named for share in re.findall(r"([\d.]+)%", line)[:1]) == pytest.approx(
+        100.0, abs=0.5
+    )
     assert named[0].startswith("matmul")
     changes = section(text, "one change at a time", "how it is exchanged")
     rows = [line.split() for line in changes.splitlines()[2:] if line]
