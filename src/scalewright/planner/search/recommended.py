@@ -113,9 +113,11 @@ class Recommended:
             return f"{doubling} Doubling pays up to {self._most}."
         unit = "nodes" if self.num_gpus >= self.gpus_per_node else "devices"
         low, high = self.knee_interval
-        span = f"{self._shown(low)} or more" if np.isinf(high) else f"{self._shown(low)} to {self._shown(high)}"
+        span = f" ({self._shown(low)} or more)" if np.isinf(high) else f" ({self._shown(low)} to {self._shown(high)})"
+        if self._shown(low) == self._shown(high):
+            span = ""
         beyond = " The table ends before that." if self.beyond_table else ""
-        return f"{doubling} Doubling stops paying at about {self._shown(self.knee)} {unit} ({span}).{beyond}"
+        return f"{doubling} Doubling stops paying at about {self._shown(self.knee)} {unit}{span}.{beyond}"
 
     def as_dict(self) -> dict[str, Any]:
         def finite(value: float) -> float | None:
