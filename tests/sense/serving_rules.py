@@ -133,7 +133,7 @@ def a_longer_tail_is_never_faster_in_generation(asked: Asked) -> str | None:
     words = asked.words["generate"]
     if isinstance(words["response"], str):
         parts = dict(part.split("=") for part in words["response"].partition(":")[2].split(","))
-        mean = generation_of(asked).answer_lengths(1).mean
+        mean = generation_of(asked).answer_lengths(asked.machine.constants).mean
         parts["cv"] = str(float(parts["cv"]) * 1.3)
         longer = request_with(asked, response="lognormal:" + ",".join(f"{k}={v}" for k, v in parts.items()))
         if longer.question.stage.answers is None or longer.question.stage.answers.mean < mean * (1 - 1e-6):  # type: ignore[union-attr]
@@ -342,7 +342,7 @@ def lengths_that_spread_more_are_never_faster_in_rl(asked: Asked) -> str | None:
 def _mean(prediction: Answer) -> float:
     stage = prediction.rl.rollout.question.stage
     assert isinstance(stage, Generation)
-    return stage.answer_lengths(1).mean
+    return stage.answer_lengths(prediction.question.machine.constants).mean
 
 
 @rule("rl")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scalewright.errors import ConfigError
-from scalewright.workload.rl import RlStep, changed_step, cv_to_limit, parse_rl
+from scalewright.workload.lengths import cv_to_limit
+from scalewright.workload.rl import RlStep, changed_step, parse_rl
 
 PLAIN = "prompts=64,samples=32,prompt=115,response=1019"
 

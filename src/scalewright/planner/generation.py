@@ -11,12 +11,12 @@ from typing import Any
 
 from scalewright import units
 from scalewright.catalog.library import Catalog
-from scalewright.catalog.types import ServingEngine
+from scalewright.catalog.types import Constants, ServingEngine
 from scalewright.costs.generation import Serving, cached_bytes, stored_bytes
 from scalewright.errors import ConfigError
 from scalewright.workload.grammar import assignments, whole_number
 from scalewright.workload.layout import Layout
-from scalewright.workload.lengths import PART_NAMES, LengthDistribution, fixed, lengths_up_to, parse_lengths
+from scalewright.workload.lengths import PART_NAMES, LengthDistribution, fixed, lengths_with_limit, parse_lengths
 from scalewright.workload.model import ModelSpec
 from scalewright.workload.precision import Recipe
 
@@ -133,13 +133,14 @@ class Generation:
     def prompt_lengths(self) -> LengthDistribution:
         return fixed(self.prompt_len) if self.prompts is None else self.prompts
 
-    def answer_lengths(self, num: int) -> LengthDistribution:
-        """Lengths of so many answers."""
+    def answer_lengths(self, constants: Constants) -> LengthDistribution:
+        """Lengths of the answers; where only their mean and the longest are given, spread as usual."""
         if self.answers is not None:
             return self.answers
-        if self.longest_len is None or self.longest_len <= self.response_len:
-            return fixed(self.response_len)
-        return lengths_up_to(self.response_len, self.longest_len, num)
+        return lengths_with_limit(
+            self.response_len, self.longest_len or 0, least_cv=constants.answer_spread.value,
+            limit_frac=constants.answers_at_limit.value,
+        )  # fmt: skip
 
     @property
     def longest(self) -> int:

@@ -27,8 +27,6 @@ NUM_CELLS = 4096
 """Cells of a numeric integral over lengths."""
 NEVER_LONGER_FRAC = 1.0 - 1e-9
 """Where the tail of a distribution without a limit is cut off in integrals."""
-NEARLY_FRAC = 0.97
-"""Of a longest length, where the expected longest of several is meant to be it."""
 FORMS = "512, fixed:512, uniform:64-512, lognormal:mean=512,cv=0.8 or pareto:mean=512,alpha=1.8,max=4096"
 PARTS = {"lognormal": ("mean", "cv", "max"), "pareto": ("mean", "alpha", "max")}
 PART_NAMES = ("mean", "cv", "alpha", "max")
@@ -356,16 +354,26 @@ def lengths_seen(lengths: Iterable[int], *, origin: str = "seen") -> LengthDistr
     return EmpiricalLength(lengths=ordered, origin=origin)
 
 
-def lengths_up_to(mean: float, longest: float, num_draws: float) -> LengthDistribution:
-    """Lengths of which only the mean and the longest of `num_draws` are known: log-normal, as wide as these two say."""
+def lengths_with_limit(mean: float, longest: float, *, least_cv: float, limit_frac: float) -> LengthDistribution:
+    """Lengths of which the mean and a limit are known: log-normal, spread at least by `least_cv`, and so far that the
+    share `limit_frac` of them reaches the limit."""
     if longest <= mean:
         return fixed(mean)
-
-    def expected(logarithm: float) -> float:
-        return LogNormalLength(num_mean=mean, cv=math.exp(logarithm), num_max=longest).expected_max(max(num_draws, 2.0))
-
-    cv = math.exp(_solved(expected, NEARLY_FRAC * longest, math.log(0.01), math.log(3.0), num_rounds=20))
+    cv = max(least_cv, cv_to_limit(longest / mean, limit_frac=limit_frac))
     return LogNormalLength(num_mean=mean, cv=cv, num_max=longest)
+
+
+def cv_to_limit(ratio: float, *, limit_frac: float) -> float:
+    """Standard deviation over mean of a log-normal whose share `limit_frac` lies above `ratio` times its mean.
+
+    Equation  s^2 / 2 - z s + ln r = 0,  z the normal quantile of 1 - f;  cv = sqrt(exp(s^2) - 1)
+    Source    a log-normal's mean is exp(m + s^2 / 2)
+    Assumes   the smaller root; where no spread reaches that far, the one that reaches furthest
+    Checked   tests/workload/test_rl.py: the share above the limit
+    """
+    z = NORMAL.inv_cdf(1.0 - limit_frac)
+    s = z - math.sqrt(max(z**2 - 2.0 * math.log(ratio), 0.0))
+    return math.sqrt(math.expm1(s**2))
 
 
 def parse_lengths(text: str, *, what: str = "length") -> LengthDistribution:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any, Literal
 
 from scalewright.errors import ConfigError
 from scalewright.workload.grammar import assignments, whole_number
-from scalewright.workload.lengths import LengthDistribution, LogNormalLength, fixed
+from scalewright.workload.lengths import LengthDistribution, LogNormalLength, fixed, lengths_with_limit
 from scalewright.workload.precision import Recipe, recipe
 
 Sync = Literal["gather_broadcast", "peer_to_peer", "file"]
@@ -143,10 +142,9 @@ class RlStep:
         that the share `limit_frac` of them reaches the longest."""
         if self.longest_len is None or not self.has_tail:
             return fixed(self.response_len)
-        cv = self.cv
-        if cv is None:
-            cv = max(least_cv, cv_to_limit(self.longest_len / self.response_len, limit_frac=limit_frac))
-        return LogNormalLength(num_mean=self.response_len, cv=cv, num_max=self.longest_len)
+        if self.cv is None:
+            return lengths_with_limit(self.response_len, self.longest_len, least_cv=least_cv, limit_frac=limit_frac)
+        return LogNormalLength(num_mean=self.response_len, cv=self.cv, num_max=self.longest_len)
 
     @property
     def longest_sequence(self) -> int:
@@ -166,19 +164,6 @@ class RlStep:
     def usual_budget(self) -> int:
         """Tokens of a step's answers on average: with this budget an iteration trains on about as many."""
         return max(self.num_sequences * self.response_len, self.longest_sequence - self.prompt_len)
-
-
-def cv_to_limit(ratio: float, *, limit_frac: float) -> float:
-    """Standard deviation over mean of a log-normal whose share `limit_frac` lies above `ratio` times its mean.
-
-    Equation  s^2 / 2 - z s + ln r = 0,  z the normal quantile of 1 - f;  cv = sqrt(exp(s^2) - 1)
-    Source    a log-normal's mean is exp(m + s^2 / 2)
-    Assumes   the smaller root; where no spread reaches that far, the one that reaches furthest
-    Checked   tests/workload/test_rl.py: the share above the limit
-    """
-    z = NormalDist().inv_cdf(1.0 - limit_frac)
-    s = z - math.sqrt(max(z**2 - 2.0 * math.log(ratio), 0.0))
-    return math.sqrt(math.expm1(s**2))
 
 
 def parse_rl(text: str) -> RlStep:

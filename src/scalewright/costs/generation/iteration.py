@@ -335,13 +335,13 @@ def decode_step(serving: Serving, *, num_sequences: FloatLike, num_context: Floa
 def prefill(serving: Serving, *, num_sequences: float, prompt_len: float) -> Breakdown:
     """Seconds to read a batch of prompts while nothing decodes.
 
-    Equation  ceil(b s / T) iterations that share the prompts; in a pipeline each passes all ranks in turn
+    Equation  max(b s / T, 1) iterations that share the prompts; in a pipeline each passes all ranks in turn
     Source    pope2022 (Efficiently Scaling Transformer Inference, arXiv:2211.05102), section 2; kwon2023
     Assumes   prompts are put together up to the engine's limit; no prefix is cached before
     Checked   tests/costs/test_generation.py: linear in prompts; near 2 N tokens over the engine's rate
     """
     tokens = num_sequences * prompt_len
-    num_chunks = float(np.ceil(tokens / serving.num_prefill_tokens))
+    num_chunks = max(tokens / serving.num_prefill_tokens, 1.0)
     once = iteration(
         serving, num_sequences=0.0, num_context=0.0, num_prompt_tokens=tokens / num_chunks * serving.pp,
         prompt_len=prompt_len,

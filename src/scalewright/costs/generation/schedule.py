@@ -14,8 +14,8 @@ from scalewright.costs.generation.serving import Serving
 from scalewright.workload.lengths import LengthDistribution
 
 Floats = NDArray[np.float64]
-WHOLE_TURN_FRAC = 0.5
-"""Of a turn of equal answers, from which on it takes as long as a whole one: between, time rises evenly."""
+WAVES_FRAC = 0.5
+"""How far equal answers end in waves: 0 if they start evenly; with 1, half a turn would take as long as a whole one."""
 NUM_ROUNDS = 60
 """Rounds of a bisection that has converged by then."""
 
@@ -37,8 +37,9 @@ class Load:
 
     @property
     def num_prompt_tokens(self) -> float:
-        """Prompt tokens that are read in all."""
-        return self.num_requests * (self.prompts.mean / self.num_per_prompt + self.num_read_again)
+        """Prompt tokens that are read in all: at least one prompt."""
+        num_prompts = max(self.num_requests / self.num_per_prompt, 1.0)
+        return num_prompts * self.prompts.mean + self.num_requests * self.num_read_again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +68,19 @@ class Phases:
 def num_iterations(load: Load) -> float:
     """Decode iterations until the last answer ends, on average over the order of the answers.
 
-    Equation  N = max(E[max of s_i + L_i], L g(B/c)),  s_i = max(i/c - 1, 0) L the start of answer i of B; g its whole
-              turns, and a last one that begins evenly over its first half
+    Equation  N = max(E[max of s_i + L_i], (r - 1) L + E[max of c], L (r + |r - [r]| / 2)),  s_i = max(i/c - 1, 0) L
+              the start of answer i of B, r = B/c turns, [r] the nearest whole number
     Source    yu2022 (Orca), section 3.1: iteration-level scheduling; in it a place gets free every L iterations
-    Assumes   lengths are independent, and answers start as evenly as places get free on average; equal answers that
-              start together end together
+    Assumes   lengths are independent; answers start as evenly as places get free on average, or, where they differ
+              little, the last turn starts together; equal answers keep half of what a last turn loses that is not full
     Checked   tests/costs/test_schedule.py: an event simulation of the same queue; never more with more room, never
               fewer with a longer tail
     """
     most, length = min(load.num_at_once, load.num_requests), load.answers.mean
     means, ends = load.answers.cells
     turns = load.num_requests / most
-    begun = turns - math.floor(turns)
-    equal = length * (math.floor(turns) + min(begun / WHOLE_TURN_FRAC, 1.0))
+    apart = abs(turns - round(turns))
+    equal = length * (turns + WAVES_FRAC * apart)
     last = (turns - 1.0) * length  # start of the last answer
     # P(all ended v after it) = exp(-c H(v + last) - c/L int_v^{v + last} H),  H = -ln P(L <= u), even between lengths
     hazard = -np.log(ends)
@@ -91,7 +92,9 @@ def num_iterations(load: Load) -> float:
     others = most / length * (np.interp(edges, means, beyond) - np.interp(edges + last, means, beyond))
     falls = others[:-1] - others[1:]
     ended = np.exp(-first - others[1:]) * np.where(falls > 0.0, -np.expm1(-falls) / np.maximum(falls, 1e-300), 1.0)
-    return max(equal, last + float(means[0]) + float(np.sum(widths * (1.0 - ended))))
+    evenly = float(means[0]) + float(np.sum(widths * (1.0 - ended)))
+    together = float(means[0]) + float(np.sum(np.diff(means) * (1.0 - np.exp(-most * hazard[:-1]))))
+    return max(equal, last + evenly, last + together)
 
 
 def num_least_iterations(load: Load) -> float:
@@ -154,11 +157,13 @@ def load_time(serving: Serving, load: Load) -> tuple[Breakdown, Phases]:
 
 def phases_time(serving: Serving, plan: Phases, *, num_prompt_tokens: float, num_each: float) -> Breakdown:
     """Seconds of decode iterations that read so many prompt tokens on their way, `num_each` of a prompt, by part."""
-    num_reading = min(max(num_prompt_tokens / (serving.num_prefill_tokens * serving.pp), 1.0), plan.num_all_steps)
+    most, p = serving.num_prefill_tokens, serving.pp
+    num_reading = min(max(num_prompt_tokens / (most * p), 1.0), plan.num_all_steps)
     share = num_reading / plan.num_all_steps
+    one_piece = p * min(num_each, most, num_prompt_tokens)  # a piece of one prompt is in one place of a pipeline
     reading = iteration(
         serving, num_sequences=plan.num_running, num_context=plan.num_context,
-        num_prompt_tokens=num_prompt_tokens / max(num_reading, 1e-9), prompt_len=num_each,
+        num_prompt_tokens=max(num_prompt_tokens / max(num_reading, 1e-9), one_piece), prompt_len=num_each,
     )  # fmt: skip
     decoding = iteration(serving, num_sequences=plan.num_running, num_context=plan.num_context)
     return _breakdown(reading, share * plan.num_steps, decoding, (1.0 - share) * plan.num_steps)

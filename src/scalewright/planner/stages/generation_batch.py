@@ -93,18 +93,18 @@ def serving_of(question: Question, generation: Generation) -> Serving:
 def load_of(question: Question, generation: Generation, serving: Serving) -> tuple[Load, int]:
     """What the fullest copy answers, and the sequences that it has memory for."""
     batch, copies = int(question.layout.gbs), int(question.layout.dp)
-    prompts, answers = generation.prompt_lengths, generation.answer_lengths(batch)
+    prompts, answers = generation.prompt_lengths, generation.answer_lengths(question.machine.constants)
     load = Load(
         num_requests=-(-batch // copies), prompts=prompts, answers=answers, num_at_once=1.0,
         num_per_prompt=float(generation.num_per_prompt),
     )  # fmt: skip
     room = costs.num_sequences_that_fit(serving, total_len=_held(serving, load), taken_bytes=generation.taken_bytes)
-    most = max(min(room, serving.num_max_sequences, float(generation.max_running or math.inf)), 1.0)
-    again = 0.0
-    if most < load.num_requests and most >= room:  # memory is what limits
-        full_frac = 1.0 - most / load.num_requests  # nothing is put aside once all have room
-        again = full_frac * costs.num_read_again(serving, num_at_once=most, answers=answers)
-    return replace(load, num_at_once=most, num_read_again=again), math.floor(room)
+    wanted = min(serving.num_max_sequences, float(generation.max_running or math.inf))
+    most = max(min(room, wanted), 1.0)
+    again = costs.num_read_again(
+        serving, num_at_once=most, answers=answers, full_frac=min(wanted, load.num_requests) / max(room, 1.0)
+    )
+    return replace(load, num_at_once=most, num_read_again=again), math.ceil(room) if room >= 1.0 else 0
 
 
 def _held(serving: Serving, load: Load) -> float:
@@ -131,7 +131,7 @@ def _figures(
     work = hardware_flop(question, question.stage) if isinstance(question.stage, Generation) else 0.0
     return GenerationFigures(
         serving=serving,
-        num_alive=max(int(min(load.num_at_once, load.num_requests)), 1)
+        num_alive=math.ceil(min(load.num_at_once, load.num_requests))
         if steady is None
         else math.ceil(steady.num_running),
         num_fit=num_fit,
