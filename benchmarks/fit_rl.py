@@ -149,7 +149,7 @@ def main() -> None:
     rows = linear_rows(catalog)
     sound = [row for row in rows if row.row.run.consistent]
     values = fitted(sound)
-    left_out, ratios = _left_out(rows, sound)
+    left_out, ratios, is_stale = _left_out(rows, sound)
     for p, value in zip(PARAMETERS, values, strict=True):
         print(f"{p.name:22s} {value:10.4g}   prior {p.prior:g} within {p.factor:g} times: {p.why}")
     for model, scores in left_out["models"].items():
@@ -157,17 +157,23 @@ def main() -> None:
     power = next(p for p in POWERS if _coverage(ratios, p) >= COVERAGE_FRAC)
     low, high = (end**power for end in _interval(ratios))
     left_out |= {"coverage_frac": _coverage(ratios, power), "interval_power": power}
+    stale_power = _asynchronous_power(ratios, is_stale, (low, high))
     print(f"interval {low:.3f} to {high:.3f}, quantiles to the power {power:.1f}")
+    print(f"asynchronous steps: ends to the power {stale_power:.2f}")
     print(f"each model by the others: {left_out['coverage_frac']:.0%} inside")
     print(f"models left out: MAPE {left_out['mape_frac']:.1%}; order of modes {left_out['order_frac']:.1%}")
     if args.write:
-        _write(values, (low, high), left_out)
+        _write(values, (low, high), stale_power, left_out)
 
 
-def _left_out(rows: Sequence[LinearRow], sound: Sequence[LinearRow]) -> tuple[dict[str, Any], list[tuple[str, float]]]:
-    """Errors of each model under constants that the others give, and measured over predicted time."""
+def _left_out(
+    rows: Sequence[LinearRow], sound: Sequence[LinearRow]
+) -> tuple[dict[str, Any], list[tuple[str, float]], list[bool]]:
+    """Errors of each model under constants that the others give, measured over predicted time, and which of these
+    steps are asynchronous."""
     models: dict[str, Any] = {}
     ratios: list[tuple[str, float]] = []
+    is_stale: list[bool] = []
     predicted: dict[int, float] = {}
     for model in dict.fromkeys(row.row.model for row in rows):
         values = fitted([row for row in sound if row.row.model != model])
@@ -176,6 +182,7 @@ def _left_out(rows: Sequence[LinearRow], sound: Sequence[LinearRow]) -> tuple[di
         known = [row for row in own if row.row.run.consistent]
         errors = [row.time_s(values) / row.row.step_s - 1.0 for row in known]
         ratios += [(model, row.row.step_s / row.time_s(values)) for row in known]
+        is_stale += [row.row.step.staleness_frac > 0.0 for row in known]
         models[model] = {
             "num_rows": len(known),
             "mape_frac": float(np.mean(np.abs(errors))),
@@ -184,7 +191,17 @@ def _left_out(rows: Sequence[LinearRow], sound: Sequence[LinearRow]) -> tuple[di
         }
     mape = float(np.mean([m["mape_frac"] for m in models.values()]))
     order = ordered_pairs_frac([(row.row, predicted[id(row.row)]) for row in sound])
-    return {"models": models, "mape_frac": mape, "order_frac": order}, ratios
+    return {"models": models, "mape_frac": mape, "order_frac": order}, ratios, is_stale
+
+
+def _asynchronous_power(
+    ratios: Sequence[tuple[str, float]], is_stale: Sequence[bool], ends: tuple[float, float]
+) -> float:
+    """The power of the interval's ends that holds nine of ten asynchronous steps of left-out models."""
+    logs = np.log([ratio for (_, ratio), stale in zip(ratios, is_stale, strict=True) if stale])
+    low, high = np.log(ends)
+    needed = np.where(logs < 0.0, logs / low, logs / high)
+    return max(float(np.quantile(needed, COVERAGE_FRAC)), 1.0)
 
 
 def _interval(ratios: Sequence[tuple[str, float]]) -> tuple[float, float]:
@@ -206,11 +223,12 @@ def _coverage(ratios: Sequence[tuple[str, float]], power: float) -> float:
     return inside / len(ratios)
 
 
-def _write(values: Array, ends: tuple[float, float], left_out: dict[str, Any]) -> None:
+def _write(values: Array, ends: tuple[float, float], stale_power: float, left_out: dict[str, Any]) -> None:
     path = packaged_data() / "constants" / "engine.toml"
     text = path.read_text(encoding="utf-8")
     shown = {p.name: _text(p.name, float(v)) for p, v in zip(PARAMETERS, values, strict=True)}
     shown |= {"rl_interval_low": f"{ends[0]:.3g}", "rl_interval_high": f"{ends[1]:.3g}"}
+    shown["rl_asynchronous_power"] = f"{stale_power:.3g}"
     for name, value in shown.items():
         text, count = re.subn(rf"(?m)^({name} = {{ value = )(\"[^\"]*\"|[^,]+)", rf"\g<1>{value}", text)
         assert count == 1, name

@@ -214,10 +214,13 @@ def _wire_bytes_per_s(machine: Machine, num_devices: int) -> float:
     return machine.scale_up_bytes_per_s
 
 
-def rl_interval_s(*, time_s: float, machine: Machine, num_unseen: int) -> tuple[float, float]:
+def rl_interval_s(
+    *, time_s: float, machine: Machine, num_unseen: int, is_asynchronous: bool = False, least_s: float = 0.0
+) -> tuple[float, float]:
     """The 90 % interval of a predicted RL step.
 
-    Equation  [q05, q95] x t, each quantile to the power 1 + u/2 for u things that no published step shares
+    Equation  [q05, q95] x t, each quantile to the power a (1 + u/2) for u things that no published step shares, a = 1
+              but for asynchronous steps; never below the bound `least_s`
     Source    published steps, each model predicted with constants that the others give (benchmarks/fit_rl.py)
     Assumes   another model differs as these do from each other: quantiles are widened until each model's steps are
               inside those of the others
@@ -225,7 +228,10 @@ def rl_interval_s(*, time_s: float, machine: Machine, num_unseen: int) -> tuple[
     """
     c = machine.constants
     power = 1.0 + c.unseen_widening.value * num_unseen
-    return time_s * c.rl_interval_low.value**power, time_s * c.rl_interval_high.value**power
+    if is_asynchronous:
+        power = power * c.rl_asynchronous_power.value
+    low_s, high_s = (time_s * end.value**power for end in (c.rl_interval_low, c.rl_interval_high))
+    return min(max(low_s, least_s), time_s), high_s
 
 
 def unseen_rl(*, machine: Machine, precision: str, has_budget: bool = False) -> list[str]:

@@ -29,6 +29,8 @@ class RlConstants(Strict):
     rl_interval_low: Fraction
     """Lower end of the 90 % interval of an RL step."""
     rl_interval_high: Fraction
+    rl_asynchronous_power: Fraction
+    """Power of both ends for asynchronous steps, which published ones show to be predicted worse."""
     rl_seen_accelerators: tuple[Id, ...]
     """Devices of the published steps behind the interval; elsewhere it is wider."""
     rl_seen_precisions: tuple[str, ...]

@@ -145,20 +145,24 @@ def num_median_running(load: Load) -> float:
 def load_time(serving: Serving, load: Load) -> tuple[Breakdown, Phases]:
     """Seconds until the last of a set of requests is answered, by part, and the decode iterations behind them.
 
-    Equation  M iteration(n, c, P / M) + (N - M) iteration(n, c, 0),  M = min(max(P / T, 1), N) of N iterations read P
-              tokens, T at once
+    Equation  M iteration(n, c, P / M) + (N - M) iteration(n, c, 0),  M = min(max(P / T, B/c, 1), N) of N iterations
+              read P tokens, T at once
     Source    agrawal2024 (Sarathi-Serve, arXiv:2403.02310), section 4: prompts ride along with decodes
     Assumes   prompts are read while others decode; iterations of both kinds have the same running sequences
     Checked   tests/golden/test_generation_table.py: published tokens/s
     """
-    plan = phases(load)
-    return phases_time(serving, plan, num_prompt_tokens=load.num_prompt_tokens, num_each=load.prompts.mean), plan
+    plan, tokens = phases(load), load.num_prompt_tokens
+    turns = max(load.num_requests / load.num_at_once, 1.0)
+    return phases_time(serving, plan, num_prompt_tokens=tokens, num_each=load.prompts.mean, num_least=turns), plan
 
 
-def phases_time(serving: Serving, plan: Phases, *, num_prompt_tokens: float, num_each: float) -> Breakdown:
-    """Seconds of decode iterations that read so many prompt tokens on their way, `num_each` of a prompt, by part."""
+def phases_time(
+    serving: Serving, plan: Phases, *, num_prompt_tokens: float, num_each: float, num_least: float = 1.0
+) -> Breakdown:
+    """Seconds of decode iterations that read so many prompt tokens on their way, `num_each` of a prompt, in at least
+    `num_least` of them, by part."""
     most, p = serving.num_prefill_tokens, serving.pp
-    num_reading = min(max(num_prompt_tokens / (most * p), 1.0), plan.num_all_steps)
+    num_reading = min(max(num_prompt_tokens / (most * p), num_least), plan.num_all_steps)
     share = num_reading / plan.num_all_steps
     one_piece = p * min(num_each, most, num_prompt_tokens)  # a piece of one prompt is in one place of a pipeline
     reading = iteration(

@@ -125,7 +125,8 @@ def _figures(
 ) -> GenerationFigures:  # fmt: skip
     running, total_s = plan.num_mean_running, float(time.total)
     alone_s = float(costs.prefill(serving, num_sequences=1, prompt_len=load.prompts.mean).total)
-    step_s = costs.median_wait_s(serving, load) if steady is None else steady.iteration_s
+    is_queued = steady is None or steady.load_frac >= 1.0  # these requests wait from the start
+    step_s = costs.median_wait_s(serving, load) if is_queued or steady is None else steady.iteration_s
     host_s = sum(float(term.total) for _, term in time.walk() if term.name in HOST_TERMS or term.name == "waiting")
     peak = question.machine.peak_flop_per_s(serving.products) * question.num_gpus
     work = hardware_flop(question, question.stage) if isinstance(question.stage, Generation) else 0.0

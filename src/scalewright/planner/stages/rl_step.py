@@ -71,6 +71,7 @@ def _predict(question: Question, rl: RlStep) -> Answer:
     updating_bytes = float(needed_bytes(setting, memory_update))
     unseen = stage.unseen_rl(machine=machine, precision=question.recipe.name, has_budget=rl.token_budget > 0)
     num_tokens = _num_tokens(rl, budget)
+    bound_s = _bound_s(rl, rollout, update, num_updates, budget)
     return Answer(
         question=question,
         time=time,
@@ -79,8 +80,14 @@ def _predict(question: Question, rl: RlStep) -> Answer:
         device_bytes=max(float(memory_rollout.total), float(device_bytes(setting, memory_update))),
         needed_bytes=max(float(memory_rollout.total), updating_bytes),
         host_memory=host,
-        interval_s=stage.rl_interval_s(time_s=float(time.total), machine=machine, num_unseen=len(unseen)),
-        bound_s=_bound_s(rl, rollout, update, num_updates, budget),
+        interval_s=stage.rl_interval_s(
+            time_s=float(time.total),
+            machine=machine,
+            num_unseen=len(unseen),
+            is_asynchronous=rl.staleness_frac > 0.0,
+            least_s=bound_s,
+        ),
+        bound_s=bound_s,
         fits=rollout.fits and bool(room.holds(machine, updating_bytes)) and fits_host,
         fits_host=fits_host,
         num_units=num_tokens,

@@ -28,6 +28,8 @@ PACES: tuple[dict[str, Any], ...] = (
 """One step off policy, and asynchronous as verl's recipes set it."""
 NUM_BUDGETED = 12
 """Fastest choices of every pace that are tried with a token budget."""
+MOST_PIPELINE_RANKS = 16
+"""Of a copy that generates: serving engines are run with pipelines between few nodes."""
 RETENTIONS = (1, 2, 4, 8, 16)
 """How often an answer may be cut under a token budget, where the step does not say."""
 
@@ -231,11 +233,20 @@ def generation_choices(base: Question, *, num_gpus: int) -> list[StageChoice]:
     """Splits of a generator that fit on the devices, the most tokens per second first."""
     assert isinstance(base.stage, Generation)
     choices = []
-    for tp in _tensor_splits(base, num_gpus):
-        prediction = _answered(replace(base, layout=replace(base.layout, tp=tp, dp=num_gpus // tp)))
+    for tp, pp in _serving_splits(base, num_gpus):
+        dp = num_gpus // (tp * pp)
+        prediction = _answered(replace(base, layout=replace(base.layout, tp=tp, pp=pp, dp=dp)))
         if prediction is not None and prediction.fits:
-            choices.append(StageChoice(name=f"tp={tp},dp={num_gpus // tp}", prediction=prediction))
+            name = f"tp={tp},{f'pp={pp},' if pp > 1 else ''}dp={dp}"
+            choices.append(StageChoice(name=name, prediction=prediction))
     return sorted(choices, key=lambda choice: -choice.prediction.rate_per_s)
+
+
+def _serving_splits(base: Question, num_gpus: int) -> Iterator[tuple[int, int]]:
+    """Tensor parallelism, and pipelines of as many ranks as divide the devices that are left."""
+    for tp in _tensor_splits(base, num_gpus):
+        most = min(num_gpus // tp, base.spec.transformer.layers, MOST_PIPELINE_RANKS)
+        yield from ((tp, pp) for pp in range(1, most + 1) if num_gpus // tp % pp == 0)
 
 
 def _answered(question: Question) -> Answer | None:
