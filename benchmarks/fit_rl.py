@@ -154,9 +154,10 @@ def main() -> None:
         print(f"{p.name:22s} {value:10.4g}   prior {p.prior:g} within {p.factor:g} times: {p.why}")
     for model, scores in left_out["models"].items():
         print(f"{model:18s} {scores['num_rows']:3d} rows, left out: MAPE {scores['mape_frac']:.1%}")
-    power = next(p for p in POWERS if _coverage(ratios, p) >= COVERAGE_FRAC)
-    low, high = (end**power for end in _interval(ratios))
-    left_out |= {"coverage_frac": _coverage(ratios, power), "interval_power": power}
+    known = [ratio for ratio, stale in zip(ratios, is_stale, strict=True) if not stale]
+    power = next(p for p in POWERS if _coverage(known, p) >= COVERAGE_FRAC)
+    low, high = (end**power for end in _interval(known))
+    left_out |= {"coverage_frac": _coverage(known, power), "interval_power": power}
     stale_power = _asynchronous_power(ratios, is_stale, (low, high))
     print(f"interval {low:.3f} to {high:.3f}, quantiles to the power {power:.1f}")
     print(f"asynchronous steps: ends to the power {stale_power:.2f}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,9 +11,9 @@ from hypothesis import strategies as st
 from properties.cases import MODELS, setting
 from scalewright.catalog.library import Catalog, packaged_data
 from scalewright.costs import compute, layer, stage, step
-from scalewright.costs.generation import Serving
+from scalewright.costs.generation import Load, Serving, load_time
 from scalewright.costs.machine import Machine, machine_from_hardware, machine_from_system
-from scalewright.workload.lengths import LogNormalLength, fixed
+from scalewright.workload.lengths import LengthDistribution, LogNormalLength, fixed
 from scalewright.workload.precision import RECIPES
 
 CATALOG = Catalog((packaged_data(),))
@@ -135,29 +137,34 @@ def generator() -> Serving:
     )  # fmt: skip
 
 
-def test_decoding_writes_the_tokens_of_the_answers() -> None:
-    answers = LogNormalLength(num_mean=1000.0, cv=0.8, num_max=4000.0)
-    seconds, tokens = stage.decode_until(
-        generator(), answers=answers, prompt_len=100, num_sequences=64.0, num_tokens=4000.0
-    )
-    assert tokens == pytest.approx(64 * 1000, rel=0.02)
-    assert seconds > 0.0
+def stale_frac(answers: LengthDistribution, staleness: float) -> float:
+    load = Load(num_requests=64, prompts=fixed(100), answers=answers, num_at_once=64.0)
+    return stage.stale_rollout_frac(generator(), load, staleness_frac=staleness)
 
 
 def test_staleness_hides_the_tail() -> None:
     def ratio(staleness: float, *, spread: float = 1.5) -> float:
-        return stage.stale_rollout_frac(
-            generator(), answers=LogNormalLength(num_mean=1000.0, cv=spread, num_max=16000.0), prompt_len=100,
-            num_sequences=64.0, staleness_frac=staleness,
-        )  # fmt: skip
+        return stale_frac(LogNormalLength(num_mean=1000.0, cv=spread, num_max=16000.0), staleness)
 
     assert ratio(0.0) == pytest.approx(1.0)
-    assert 1.0 > ratio(0.1) > ratio(0.3) > ratio(0.5)
+    assert 1.0 > ratio(0.1) > ratio(0.3) >= ratio(0.5)
     assert ratio(0.3, spread=0.5) > ratio(0.3, spread=1.5)
-    even = stage.stale_rollout_frac(
-        generator(), answers=fixed(1000), prompt_len=100, num_sequences=64.0, staleness_frac=0.5
-    )
-    assert even > 0.7  # no tail to hide, only a larger batch
+    assert stale_frac(fixed(1000), 0.5) == 1.0, "no tail to hide"
+
+
+@settings(deadline=None, max_examples=40)
+@given(cv=st.floats(0.1, 2.0), times=st.floats(1.0, 2.0), staleness=st.floats(0.05, 1.0), longest=st.floats(2.0, 16.0))
+def test_a_longer_tail_is_never_faster_with_staleness(
+    cv: float, times: float, staleness: float, longest: float
+) -> None:
+    def time_s(answers: LengthDistribution) -> float:
+        load = Load(num_requests=64, prompts=fixed(100), answers=answers, num_at_once=64.0)
+        whole = float(load_time(generator(), load)[0].total)
+        return whole * stage.stale_rollout_frac(generator(), load, staleness_frac=staleness)
+
+    before = LogNormalLength(num_mean=1000.0, cv=cv, num_max=1000.0 * longest)
+    for after in (replace(before, cv=cv * times), replace(before, num_max=1000.0 * longest * times)):
+        assert time_s(after) >= time_s(before) * (1.0 - 1e-9)
 
 
 def test_weights_by_way_of_a_file_are_read_by_every_copy() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from scalewright.catalog.types import TransformerShape
-from scalewright.costs.generation import Serving, decode_step
+from scalewright.costs.generation import Load, Serving, load_time, num_least_iterations, timed
 from scalewright.costs.machine import Machine
-from scalewright.workload.lengths import LengthDistribution
 from scalewright.workload.model import num_moe_layers
 
 
@@ -81,47 +82,28 @@ def waited_rollout_s(*, rollout_s: float, training_s: float, num_chunks: int, is
     return max(rollout_s - (1.0 - 1.0 / num_chunks) * training_s, rollout_s / num_chunks)
 
 
-def decode_until(
-    serving: Serving, *, answers: LengthDistribution, prompt_len: int, num_sequences: float, num_tokens: float
-) -> tuple[float, float]:
-    """Seconds of decoding until the answers have so many tokens, and the tokens written: none replaces one that ended.
-
-    Equation  integral of t(n S(k), p + k) dk,  integral of n S(k) dk,  S the share of answers above k tokens
-    Source    yu2022 (Orca), section 3.1: iteration-level scheduling; here without new sequences
-    Assumes   all sequences begin together and have room; one is left until the end
-    Checked   tests/costs/test_stage.py: tokens are those of the answers
-    """
-    edges = np.linspace(0.0, num_tokens, 25)  # the batch thins out smoothly: more cells change nothing
-    middle, width = (edges[1:] + edges[:-1]) / 2.0, edges[1]
-    alive = num_sequences * answers.survivals(middle)
-    seconds = [
-        float(decode_step(serving, num_sequences=max(float(n), 1.0), num_context=prompt_len + float(k)).total)
-        for n, k in zip(alive, middle, strict=True)
-    ]
-    return float(np.sum(seconds)) * width, float(np.sum(alive)) * width
-
-
-def stale_rollout_frac(
-    serving: Serving, *, answers: LengthDistribution, prompt_len: int, num_sequences: float, staleness_frac: float
-) -> float:
+def stale_rollout_frac(serving: Serving, load: Load, *, staleness_frac: float) -> float:
     """Time of a rollout whose longest answers go on into the next step, over one that waits for them.
 
-    Equation  (T_q / W_q) / (T / W);  T and W time and tokens until all of n answers are written, T_q and W_q until n of
-              (1 + s) n are
+    Equation  t(N_s) / t(N),  N_s = max(q / ((1 + s) E[min(L, q)] / L), B/c, 1) L within N iterations, q the quantile
+              1 / (1 + s) of the answers
     Source    fu2025 (AReaL, arXiv:2505.24298), section 4: interruptible rollouts under a bound of staleness
-    Assumes   a step writes as many tokens as its answers have; they are written at the rate of the first n of (1 + s) n
+    Assumes   a step writes as many tokens as its answers have, at the rate of the first n of (1 + s) n answers that
+              begin together, within the room
     Checked   tests/costs/test_stage.py: 1 without staleness, falls with it; golden: verl's staleness ablation
     """
-    longest = answers.expected_max(num_sequences)
-    enough = answers.quantile(1.0 / (1.0 + staleness_frac)) if staleness_frac > 0.0 else longest
-    whole_s, whole_tokens = decode_until(
-        serving, answers=answers, prompt_len=prompt_len, num_sequences=num_sequences, num_tokens=longest
+    answers, whole, all_done = load.answers, *load_time(serving, load)
+    if staleness_frac <= 0.0 or answers.is_fixed:
+        return 1.0
+    enough = answers.quantile(1.0 / (1.0 + staleness_frac))
+    written = float(answers.tokens_up_to(np.array([1.0 / (1.0 + staleness_frac)]))[0])
+    written += enough * staleness_frac / (1.0 + staleness_frac)  # of those that are longer
+    steps = answers.mean * enough / ((1.0 + staleness_frac) * written)
+    steps = min(max(steps, num_least_iterations(load)), all_done.num_all_steps)
+    early = replace(
+        all_done, num_steps=np.array([steps]), num_running=all_done.num_running * all_done.num_steps / steps
     )
-    early_s, early_tokens = decode_until(
-        serving, answers=answers, prompt_len=prompt_len, num_sequences=(1.0 + staleness_frac) * num_sequences,
-        num_tokens=enough,
-    )  # fmt: skip
-    return min((early_s / early_tokens) / (whole_s / whole_tokens), 1.0)
+    return float(timed(serving, load, early).total) / float(whole.total)
 
 
 def num_synced_tensors(shape: TransformerShape) -> int:

@@ -2,63 +2,57 @@
 
 from __future__ import annotations
 
-import heapq
-from bisect import bisect_left, insort
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from scalewright.workload.lengths import LengthDistribution
 
-SEED = 0
-"""Which sequences meet in an update is drawn once, so that the same question has the same answer."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """What the busiest rank works through in one update."""
+    """What the busiest rank works through in one update, in sequences of equal length. None of it is a whole number:
+    it is the mean of many updates."""
 
-    num_micro_batches: int
-    num_tokens: float
-    """Of one micro-batch, on average."""
-    num_together: int
-    """Sequences in a micro-batch, as attention sees them: each attends to itself only."""
+    num_sequences: float
+    """Of the busiest rank."""
+    num_together: float
+    """In a micro-batch."""
+    seq: float
+    """Tokens of a sequence: the mean."""
+    attended_frac: float = 1.0
+    """Tokens of the sequence that a token drawn at random is part of, over the mean: each attends to its own only."""
 
     @property
-    def seq(self) -> int:
-        """Tokens of one of them."""
-        return max(round(self.num_tokens / self.num_together), 1)
+    def num_micro_batches(self) -> float:
+        return self.num_sequences / self.num_together
+
+    @property
+    def num_tokens(self) -> float:
+        """Of one micro-batch."""
+        return self.num_together * self.seq
 
 
-@lru_cache(maxsize=4096)
 def packed(
     answers: LengthDistribution, *, prompt_len: int, num_sequences: int, num_updates: int, num_ranks: int,
-    pack_tokens: int,
+    pack_tokens: float,
 ) -> Packed:  # fmt: skip
     """Sequences of one update, balanced over ranks by their tokens, each rank's packed up to `pack_tokens`.
 
-    Equation  longest first to the rank with the fewest tokens; on each rank longest first into the fullest micro-batch
-              that has room;  m the most micro-batches of a rank, T the most tokens of a rank over m
-    Source    krell2021 (arXiv:2107.02027), section 3: packing by decreasing length
-    Assumes   lengths are the quantiles of their distribution in a random order; ranks run as many micro-batches as the
-              one with the most
-    Checked   tests/workload/test_packing.py: no tokens lost, never below the longest sequence of a rank
+    Equation  T = max(B s / R, E[max of B]) tokens of the busiest of R ranks;  q = min(P / s - 1/2, T / s) sequences
+              of the mean length s in a micro-batch, T / (q s) micro-batches; a token attends to E[s^2] / s
+    Source    krell2021 (arXiv:2107.02027), section 3: packing by decreasing length leaves hardly any room
+    Assumes   ranks are even but for one sequence that is longer than a rank's share; room for half a sequence is left
+    Checked   tests/workload/test_packing.py: longest first to the rank with the fewest tokens, packed one by one
     """
-    order = np.random.default_rng(SEED).permutation(num_sequences)
-    lengths = prompt_len + answers.quantiles((order + 0.5) / num_sequences)
-    each = num_sequences // num_updates
-    counts, most = [], []
-    for start in range(0, each * num_updates, each):
-        ranks = _balanced(np.sort(lengths[start : start + each])[::-1].tolist(), num_ranks)
-        counts.append(max(_num_packs(rank, pack_tokens) for rank in ranks))
-        most.append(max(sum(rank) for rank in ranks))
-    num_micro_batches = max(round(float(np.mean(counts))), 1)
-    num_tokens = float(np.mean(most)) / num_micro_batches
-    weighted = float(np.sum(lengths**2) / np.sum(lengths))  # the sequence that a token drawn at random is part of
+    each, mean = num_sequences / num_updates, prompt_len + answers.mean
+    means, ends = answers.cells
+    longest = prompt_len + float(means[0] + np.sum(np.diff(means) * (1.0 - ends[:-1] ** each)))
+    share = max(each / num_ranks, 1.0)
+    squares = prompt_len**2 + 2.0 * answers.mean * (prompt_len + answers.mean_age)
+    # Room for half a sequence is left on average.
+    together = min(max(pack_tokens / mean - 0.5, 1.0), share)
     return Packed(
-        num_micro_batches=num_micro_batches, num_tokens=num_tokens, num_together=max(round(num_tokens / weighted), 1)
+        num_sequences=max(share, longest / mean), num_together=together, seq=mean, attended_frac=squares / mean**2
     )
 
 
@@ -66,26 +60,5 @@ def padded(*, longest_len: int, num_sequences: int, num_updates: int, num_ranks:
     """Sequences of one update, `micro_batch` at a time, each filled up to the longest."""
     num_micro_batches = -(-num_sequences // (num_updates * num_ranks * micro_batch))
     return Packed(
-        num_micro_batches=num_micro_batches, num_tokens=float(micro_batch * longest_len), num_together=micro_batch
+        num_sequences=float(num_micro_batches * micro_batch), num_together=float(micro_batch), seq=float(longest_len)
     )
-
-
-def _balanced(lengths: Sequence[float], num_ranks: int) -> list[list[float]]:
-    """Longest first, each to the rank that has the fewest tokens."""
-    ranks: list[list[float]] = [[] for _ in range(num_ranks)]
-    loads = [(0.0, rank) for rank in range(num_ranks)]
-    for length in lengths:
-        load, rank = loads[0]
-        ranks[rank].append(length)
-        heapq.heapreplace(loads, (load + length, rank))
-    return ranks
-
-
-def _num_packs(lengths: Sequence[float], pack_tokens: float) -> int:
-    """Longest first, each into the fullest pack with room for it."""
-    free: list[float] = []
-    for length in lengths:
-        place = bisect_left(free, length)
-        room = free.pop(place) if place < len(free) else max(pack_tokens, length)
-        insort(free, room - length)
-    return len(free)

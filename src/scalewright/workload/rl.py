@@ -84,7 +84,7 @@ class RlStep:
     packs: bool = True
     """Micro-batches are filled with whole sequences up to a number of tokens; false: sequences are padded."""
     pack_tokens: int | None = None
-    """Tokens of a micro-batch; None: the longest sequence, times the micro-batch of the layout."""
+    """Tokens of a micro-batch of packed sequences; None: 16,384, or fewer where memory has no room for them."""
     loops_experts: bool = False
     """A rank's experts run one by one in the trainer; false: in grouped products."""
     keeps_state: bool = False

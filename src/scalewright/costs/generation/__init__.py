@@ -49,6 +49,7 @@ from scalewright.costs.generation.schedule import (
     phases_time,
     steady_state,
     steady_time,
+    timed,
 )
 from scalewright.costs.generation.serving import CACHE_BYTES, STORED_BYTES, Serving, cached_bytes, stored_bytes
 
@@ -95,6 +96,7 @@ __all__ = [
     "steady_time",
     "stored_bytes",
     "tensor_sum_time_s",
+    "timed",
     "unseen_engine",
     "unseen_generation",
     "weight_memory_bytes",

@@ -151,9 +151,14 @@ def load_time(serving: Serving, load: Load) -> tuple[Breakdown, Phases]:
     Assumes   prompts are read while others decode; iterations of both kinds have the same running sequences
     Checked   tests/golden/test_generation_table.py: published tokens/s
     """
-    plan, tokens = phases(load), load.num_prompt_tokens
-    turns = max(load.num_requests / load.num_at_once, 1.0)
-    return phases_time(serving, plan, num_prompt_tokens=tokens, num_each=load.prompts.mean, num_least=turns), plan
+    plan = phases(load)
+    return timed(serving, load, plan), plan
+
+
+def timed(serving: Serving, load: Load, plan: Phases) -> Breakdown:
+    """Seconds of a load's iterations, by part."""
+    tokens, turns = load.num_prompt_tokens, max(load.num_requests / load.num_at_once, 1.0)
+    return phases_time(serving, plan, num_prompt_tokens=tokens, num_each=load.prompts.mean, num_least=turns)
 
 
 def phases_time(

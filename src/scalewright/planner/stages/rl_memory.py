@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from scalewright.costs import hostmem
 from scalewright.costs.breakdown import Breakdown, bytes_term
+from scalewright.costs.footprint import needed_bytes, step_memory
+from scalewright.costs.room import comfortable_bytes
 from scalewright.costs.setting import Setting
 from scalewright.costs.shards import busiest_shards, num_spread_params
 from scalewright.workload.rl import RlStep
 
+PACKS = (16384, 8192, 4096, 2048, 1024)
+"""Tokens of a micro-batch of packed sequences, the most that memory has room for: verl's ppo_max_token_len_per_gpu is
+16,384, and a longest sequence that has more is alone in its own."""
 STATE = ("weights", "gradients", "optimizer")
 MOVED = ("weights", "optimizer")
 """What waits on the hosts during a rollout; gradients are dropped."""
@@ -26,6 +34,28 @@ def held_memory(setting: Setting, used: Breakdown, *, reference: bool) -> Breakd
 def with_released(held: Breakdown) -> Breakdown:
     """Nothing held: the state waits on the hosts, or is on other devices."""
     return replace(held, parts=tuple(replace(part, value=0.0, parts=()) for part in held.parts))
+
+
+def packed_memory_setting(setting: Setting, rl: RlStep, pack_tokens: float) -> Setting:
+    """The setting whose micro-batch has as many tokens as the largest of an update."""
+    if not rl.packs:
+        return setting
+    layout, together = setting.layout, max(pack_tokens / rl.longest_sequence, 1.0)
+    num = max(int(layout.gbs) // int(layout.dp), 1)
+    mbs: Any = np.float64(together)  # tokens count, not whole sequences
+    return replace(setting, layout=replace(layout, mbs=mbs, gbs=mbs * int(layout.dp) * num))
+
+
+def tokens_of_a_micro_batch(setting: Setting, rl: RlStep) -> float:
+    """Of packed sequences: as the step says, else as usual where memory has room, whatever the longest answer is."""
+    if not rl.packs or rl.pack_tokens is not None:
+        return float(rl.pack_tokens or 0)
+    for tokens in PACKS:
+        own = packed_memory_setting(setting, rl, tokens)
+        used = update_memory(own, step_memory(own), reference=rl.has_reference and not is_released(setting, rl))
+        if float(needed_bytes(own, used)) <= comfortable_bytes(setting.machine):
+            return float(tokens)
+    return float(PACKS[-1])
 
 
 def moved_bytes(used: Breakdown) -> float:

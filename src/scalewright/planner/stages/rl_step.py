@@ -7,25 +7,26 @@ from dataclasses import replace
 from scalewright.costs import generation, room, stage
 from scalewright.costs.breakdown import Breakdown, seconds_term
 from scalewright.costs.footprint import device_bytes, needed_bytes, reserved_bytes, step_memory
-from scalewright.costs.setting import Setting
-from scalewright.costs.step import StepCost, step_cost
+from scalewright.costs.step import StepCost
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.context import context_notes, longest_context
 from scalewright.planner.energy_use import Footprint, footprint
 from scalewright.planner.figures import RlFigures, RlPart
 from scalewright.planner.generation import Generation
 from scalewright.planner.question import Question
-from scalewright.planner.stages.generation_batch import hardware_flop, wider_words
+from scalewright.planner.stages.generation_batch import hardware_flop, load_of, wider_words
 from scalewright.planner.stages.rl_budget import BudgetFigures, budget_figures
 from scalewright.planner.stages.rl_memory import (
     held_memory,
     is_released,
     moved_bytes,
+    packed_memory_setting,
     rl_host_memory,
+    tokens_of_a_micro_batch,
     update_memory,
     with_released,
 )
-from scalewright.planner.stages.rl_times import answers_of, sync_s, training_parts, update_setting
+from scalewright.planner.stages.rl_times import MeanUpdate, mean_update, sync_s, training_parts
 from scalewright.records.types import WARNING
 from scalewright.workload.rl import RlStep
 from scalewright.workload.training import TEXT
@@ -53,13 +54,14 @@ def _predict(question: Question, rl: RlStep) -> Answer:
     question = replace(question, spec=question.spec.with_seq(rl.longest_sequence))
     setting = replace(question.setting, feed=TEXT)  # samples are generated, not read
     machine, released = question.machine, is_released(setting, rl)
-    trained = step_memory(setting)
+    pack_tokens = tokens_of_a_micro_batch(setting, rl)
+    trained = step_memory(packed_memory_setting(setting, rl, pack_tokens))
     held = held_memory(setting, trained, reference=rl.has_reference)
     if rl.is_split or released:
         held = with_released(held)
     rollout = answer(question.rollout(taken_bytes=float(held.total)))
-    scored = update_setting(setting, rl)
-    update = step_cost(spec=question.spec.with_seq(scored.shape.seq), setting=scored)
+    scored = mean_update(setting, rl, pack_tokens=pack_tokens)
+    update = scored.cost(question.spec)
     num_updates = rl.num_sequences // int(question.layout.gbs)
     written, budget = _rollout_time(question, rl, rollout)
     parts = _parts(question, rl, scored, rollout, update, written=written, budget=budget, released=released)
@@ -113,7 +115,7 @@ def _num_tokens(rl: RlStep, budget: BudgetFigures | None) -> int:
 
 
 def _parts(
-    question: Question, rl: RlStep, scored: Setting, rollout: Answer, update: StepCost, *, written: Breakdown,
+    question: Question, rl: RlStep, scored: MeanUpdate, rollout: Answer, update: StepCost, *, written: Breakdown,
     budget: BudgetFigures | None, released: bool,
 ) -> tuple[RlPart, ...]:  # fmt: skip
     """Every part of the step with what of it is hidden, in the order in which they run."""
@@ -154,7 +156,7 @@ SYNC_FORMULAS = {
 
 def _rollout_time(question: Question, rl: RlStep, rollout: Answer) -> tuple[Breakdown, BudgetFigures | None]:
     """The rollout of one batch in the steady state of its lag, or of one iteration under a token budget."""
-    figures, c = rollout.generation, question.machine.constants
+    figures = rollout.generation
     each_s = stage.framework_step_s(num_gpus=rl.rollout_tp * rl.rollout_pp, machine=question.machine)
     framework = seconds_term(
         "framework", figures.num_steps * each_s, "stage.framework_step_s", num_steps=figures.num_steps
@@ -165,10 +167,10 @@ def _rollout_time(question: Question, rl: RlStep, rollout: Answer) -> tuple[Brea
         return budget.time, budget
     ratio = 1.0
     if rl.staleness_frac > 0.0:
-        ratio = stage.stale_rollout_frac(
-            figures.serving, answers=answers_of(c, rl), prompt_len=rl.prompt_len,
-            num_sequences=rl.num_sequences / int(rollout.question.layout.dp), staleness_frac=rl.staleness_frac,
-        )  # fmt: skip
+        generated = rollout.question.stage
+        assert isinstance(generated, Generation)
+        load, _ = load_of(rollout.question, generated, figures.serving)
+        ratio = stage.stale_rollout_frac(figures.serving, load, staleness_frac=rl.staleness_frac)
     elif rl.lag > 1:
         together = answer(question.rollout(num_batches=rl.lag))
         ratio = min(together.time_s / rl.lag / rollout.time_s, 1.0)

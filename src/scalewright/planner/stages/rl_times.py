@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from scalewright.catalog.types import Constants
 from scalewright.costs import compute, generation, stage, storage
 from scalewright.costs.breakdown import Breakdown, seconds_term
 from scalewright.costs.layer import layer_times
 from scalewright.costs.setting import Setting
-from scalewright.costs.step import StepCost
+from scalewright.costs.step import StepCost, step_cost
 from scalewright.errors import ConfigError
 from scalewright.planner.answer import Answer
 from scalewright.planner.question import Question
 from scalewright.workload.lengths import LengthDistribution
+from scalewright.workload.model import ModelSpec
 from scalewright.workload.packing import Packed, packed, padded
 from scalewright.workload.rl import RlStep
 
@@ -23,21 +26,90 @@ def answers_of(constants: Constants, rl: RlStep) -> LengthDistribution:
     return rl.answers(least_cv=constants.answer_spread.value, limit_frac=constants.answers_at_limit.value)
 
 
-def update_setting(setting: Setting, rl: RlStep) -> Setting:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanUpdate:
+    """An update of the mean: whole micro-batches of whole sequences around it, and how much each of these weighs.
+
+    Time is linear in the micro-batches, and per token linear in the inverse of their size, so that nothing jumps
+    between whole numbers.
+    """
+
+    settings: tuple[Setting, ...]
+    """One update each, as the training models take it."""
+    weights: tuple[float, ...]
+    """They sum to 1; one below zero reaches beyond the smallest update."""
+    batches: Packed
+    num_sequences: float
+    """Of one update, over all ranks."""
+
+    @property
+    def setting(self) -> Setting:
+        return self.settings[0]
+
+    def mean(self, of: Callable[[Setting], float]) -> float:
+        return sum(weight * of(one) for one, weight in zip(self.settings, self.weights, strict=True))
+
+    def cost(self, spec: ModelSpec) -> StepCost:
+        """Of the update, with attention as far as sequences reach that are longer than the mean."""
+        own = spec.with_seq(self.setting.shape.seq)
+        costs = [step_cost(spec=own, setting=one) for one in self.settings]
+        first, longer = costs[0], self.batches.attended_frac - 1.0
+        again = 1.0 if self.setting.layout.recompute == "full" else 0.0
+        parts = {"attention_forward": 1.0, "attention_backward": 1.0}
+
+        def joined(terms: Sequence[Breakdown]) -> Breakdown:
+            own_s = sum(weight * float(term.total) for term, weight in zip(terms, self.weights, strict=True))
+            if not terms[0].parts:
+                return replace(terms[0], value=own_s * (1.0 + longer * parts.get(terms[0].name, 0.0)), inputs={})
+            return replace(terms[0], parts=tuple(joined(each) for each in zip(*(t.parts for t in terms), strict=True)))
+
+        time = joined([one.time for one in costs])
+        repeated_s = again * longer / (1.0 + longer) * float(time.part("attention_forward").total)
+        time = with_added(time, "recompute", repeated_s)
+        per_sequence = self.num_sequences / float(self.setting.layout.gbs)
+        return replace(
+            first, time=time, bound_s=float(first.bound_s) * per_sequence,
+            model_flop=float(first.model_flop) * per_sequence, hardware_flop=float(first.hardware_flop) * per_sequence,
+        )  # fmt: skip
+
+
+def with_added(term: Breakdown, name: str, more: float) -> Breakdown:
+    """The breakdown with one of its leaves longer."""
+    if term.name == name and term.value is not None:
+        return replace(term, value=float(term.value) + more)
+    return replace(term, parts=tuple(with_added(part, name, more) for part in term.parts))
+
+
+def mean_update(setting: Setting, rl: RlStep, *, pack_tokens: float) -> MeanUpdate:
     """One update as the training models take it: micro-batches as full as the lengths of the answers allow."""
-    layout = setting.layout
-    batches = packed_batches(setting, rl)
-    multiple = 2 * int(layout.cp)
-    seq = -(-batches.seq // multiple) * multiple
-    together, dp = batches.num_together, int(layout.dp)
-    return replace(
-        setting,
-        shape=setting.shape.model_copy(update={"seq": seq}),
-        layout=replace(layout, mbs=together, gbs=together * dp * batches.num_micro_batches),
-    )
+    layout, batches = setting.layout, packed_batches(setting, rl, pack_tokens=pack_tokens)
+    multiple, dp = 2 * int(layout.cp), int(layout.dp)
+    shape = setting.shape.model_copy(update={"seq": -(-round(batches.seq) // multiple) * multiple})
+    settings, weights = [], []
+    for together, share in _around_inverse(batches.num_together):
+        num = batches.num_sequences / together
+        few = max(math.floor(num), 1)
+        for count, weight in ((few, few + 1.0 - num), (few + 1, num - few)):
+            if share * weight:
+                own = replace(layout, mbs=together, gbs=together * dp * count)
+                settings.append(replace(setting, shape=shape, layout=own))
+                weights.append(share * weight)
+    num_sequences = rl.num_sequences / (rl.num_sequences // int(layout.gbs))
+    return MeanUpdate(
+        settings=tuple(settings), weights=tuple(weights), batches=batches, num_sequences=num_sequences
+    )  # fmt: skip
 
 
-def packed_batches(setting: Setting, rl: RlStep) -> Packed:
+def _around_inverse(number: float) -> tuple[tuple[int, float], ...]:
+    """The whole numbers around one, weighing so that the mean of their inverses is its inverse."""
+    low = math.floor(number)
+    if number == low:
+        return ((low, 1.0),)
+    share = (1.0 / low - 1.0 / number) / (1.0 / low - 1.0 / (low + 1))
+    return (low, 1.0 - share), (low + 1, share)
+
+
+def packed_batches(setting: Setting, rl: RlStep, *, pack_tokens: float) -> Packed:
     layout = setting.layout
     dp, mbs, num_updates = int(layout.dp), int(layout.mbs), rl.num_sequences // int(layout.gbs)
     if not rl.packs:
@@ -47,15 +119,15 @@ def packed_batches(setting: Setting, rl: RlStep) -> Packed:
         )  # fmt: skip
     return packed(
         answers_of(setting.constants, rl), prompt_len=rl.prompt_len,
-        num_sequences=rl.num_sequences, num_updates=num_updates, num_ranks=dp,
-        pack_tokens=rl.pack_tokens or mbs * rl.longest_sequence,
+        num_sequences=rl.num_sequences, num_updates=num_updates, num_ranks=dp, pack_tokens=pack_tokens,
     )  # fmt: skip
 
 
-def training_parts(setting: Setting, rl: RlStep, update: StepCost, *, num_updates: int) -> tuple[Breakdown, ...]:
+def training_parts(trained: MeanUpdate, rl: RlStep, update: StepCost, *, num_updates: int) -> tuple[Breakdown, ...]:
     """Scoring by the old weights and the reference, and all updates of a step."""
-    factor, num_batches = setting.constants.rl_training_factor.value, float(setting.num_micro_batches)
-    scoring = factor * scoring_s(setting, num_updates=num_updates)
+    setting, attended = trained.setting, trained.batches.attended_frac
+    factor, num_batches = setting.constants.rl_training_factor.value, trained.batches.num_micro_batches
+    scoring = factor * trained.mean(lambda one: scoring_s(one, num_updates=num_updates, attended_frac=attended))
     looped, passes = 0.0, 4.0 if setting.layout.recompute == "full" else 3.0
     if rl.loops_experts:
         scoring += _experts_s(setting, num_micro_batches=num_updates * num_batches, num_passes=1.0)
@@ -81,10 +153,14 @@ def _experts_s(setting: Setting, *, num_micro_batches: float, num_passes: float)
     )  # fmt: skip
 
 
-def scoring_s(setting: Setting, *, num_updates: int, scored_frac: float = 1.0) -> float:
-    """Forward passes over the sequences of so many updates; the head scores the share `scored_frac` of the tokens."""
+def scoring_s(
+    setting: Setting, *, num_updates: int, scored_frac: float = 1.0, attended_frac: float = 1.0
+) -> float:  # fmt: skip
+    """Forward passes over the sequences of so many updates; the head scores the share `scored_frac` of the tokens, and
+    attention reaches `attended_frac` of a sequence's length."""
     layer, layout = layer_times(replace(setting, layout=replace(setting.layout, recompute="none"))), setting.layout
     device_s, host = float(layer.passes.forward_s), compute.host_times(setting)
+    device_s += (attended_frac - 1.0) * float(layer.attention.forward_s)
     costs = setting.stack_costs
     waited_s = compute.host_wait_s(device_s=device_s, host_s=host.forward_s, blend=costs.host_blend)
     return stage.scoring_time_s(

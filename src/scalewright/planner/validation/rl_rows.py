@@ -155,7 +155,7 @@ def rl_question(
         has_reference=habit.has_reference, loops_experts=habit.loops_experts,
         scores_old=habit.scores_old_async or not is_async if run.scores_old is None else run.scores_old,
         packs=habit.packs if run.packs is None else run.packs,
-        pack_tokens=habit.pack_sequences * (prompt + longest) if habit.pack_sequences > 1 else None,
+        pack_tokens=habit.pack_sequences * (prompt + longest),
     )  # fmt: skip
     assumed.append(f"recompute={layout.recompute}, prompts of {prompt} tokens: recipes of {name}")
     return Question(
