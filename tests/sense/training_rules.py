@@ -99,6 +99,8 @@ def k_devices_are_at_most_k_times_as_fast(asked: Asked) -> str | None:
     fewer = {name: 1}
     if name == "pp":
         fewer["vpp"] = 1
+        if layout.zero >= 2:
+            return None  # a pipeline reduces gradients once a step, without one they are reduced in each pass
     if name in ("tp", "cp", "dp") and layout.ep > 1:
         return None
     if name == "tp":
