@@ -374,7 +374,7 @@ def a_sum_takes_at_least_its_half(asked: Asked) -> str | None:
     whole, half = timed(asked, all_reduce_time_s), timed(asked, gather_time_s)
     pieces = float(all_reduce_time_s(size_bytes=asked.words["size_bytes"], path=asked.path, in_pieces=True))
     switches = asked.path.reduces or asked.path.in_switch_bytes_per_s
-    is_small = asked.words["size_bytes"] < 1e6 * asked.words["group"]["num_ranks"]  # only whole sums go up a tree
+    is_small = asked.words["size_bytes"] < 1e7 * asked.words["group"]["num_ranks"]  # only whole sums go up a tree
     return first_of(
         "" if switches or is_small else never_above(half, whole, "half of a sum, and the sum", slack=0.01),
         never_above(whole, pieces, "the sum, and in pieces"),
@@ -471,7 +471,7 @@ def simpler_transports_are_never_faster(asked: Asked) -> str | None:
 
 @rule("network")
 def a_neighbour_is_never_farther(asked: Asked) -> str | None:
-    """Ranks that are farther apart never exchange faster than neighbours."""
+    """Ranks that are farther apart never exchange large data faster than neighbours."""
     name, exchange = operation(asked)
     group, machine = asked.words["group"], asked.machine
     wide = 2 * group["stride"] * group["num_ranks"]
@@ -486,6 +486,8 @@ def a_neighbour_is_never_farther(asked: Asked) -> str | None:
         or machine.network_bytes_per_s_per_gpu > machine.scale_up_bytes_per_s
     ):
         return None
+    if asked.words["size_bytes"] < 1e7 * group["num_ranks"]:
+        return None  # small data waits for the chain of a node's devices, which is longer than its part on two nodes
     if machine.accelerator.kind == "cpu":  # its processes talk through the loopback device, slower to start than RDMA
         return None
     job = max(group["num_job_devices"], wide)

@@ -13,18 +13,6 @@ from sense.rules import RULES, Counterexample, check_all, chosen_rules, countere
 from sense.sense_soak import PAGE, RESULTS, SEED_STRIDE, page
 
 SEED = int(os.environ.get("SCALEWRIGHT_TEST_SEED", "0"))
-PENDING = (
-    "more_nodes_are_never_more_efficient", "twice_the_nodes_are_never_faster", "one_node_more_is_no_jump",
-    "a_larger_job_is_never_faster", "a_neighbour_is_never_farther", "more_ranks_never_exchange_faster",
-    "k_devices_are_at_most_k_times_as_fast", "a_split_inside_a_node_is_not_free", "smaller_nodes_are_never_faster",
-    "at_equal_devices_context_parallel_is_not_free", "a_sum_takes_at_least_its_half", "accumulation_is_not_free",
-    "a_longer_tail_is_never_faster_in_rl", "lengths_that_spread_more_are_never_faster_in_rl",
-    "more_generators_are_never_slower", "weights_sent_by_peers_are_never_slower", "every_question_is_answered_or_refused",
-    "recomputation_trades_time_for_memory",
-    "more_samples_never_take_less_time",
-    "whole_layers_recomputed_take_least_memory", "saving_beside_training_never_stops_it_longer",
-)  # fmt: skip
-"""Rules that a known fault still breaks."""
 NUM_QUESTIONS, NUM_PARTS = 1000, 20
 FOUND = (Path(__file__).parent / "found.jsonl").read_text(encoding="utf-8").splitlines()
 
@@ -34,9 +22,7 @@ FOUND = (Path(__file__).parent / "found.jsonl").read_text(encoding="utf-8").spli
 def test_the_rules_hold_over_random_questions(part: int) -> None:
     each = NUM_QUESTIONS // NUM_PARTS
     counts = check_all(questions(SEED * SEED_STRIDE + part * each, each))
-    broken: list[Counterexample] = [
-        example for name, one in counts.items() if name not in PENDING for example in one.examples
-    ]
+    broken: list[Counterexample] = [example for one in counts.values() for example in one.examples]
     assert not broken, "\n".join(f"{RULES[one.rule].sentence}\n  {one}" for one in broken)
 
 

@@ -82,7 +82,10 @@ def one_node_more_is_no_jump(asked: Asked) -> str | None:
         asked.with_layout(dp=n * copies, gbs=n * copies * each).time_s for n in range(first, min(first + 5, most + 1))
     ]
     ratios = [after / before for before, after in itertools.pairwise(times)]
+    tiers = {machine.network.num_leaf_nodes, machine.network.num_group_nodes}
     for place, ratio in enumerate(ratios):
+        if first + place in tiers:
+            continue
         if ratio > 1.25 or ratio < 0.99:
             return f"from {first + place} to {first + place + 1} nodes: x {ratio:.4f}; steps {', '.join(f'{t:.4g}' for t in times)}"
     return ""
@@ -105,6 +108,8 @@ def k_devices_are_at_most_k_times_as_fast(asked: Asked) -> str | None:
         return None
     if name == "tp":
         fewer["sp"] = False
+        if asked.question.spec.transformer.vocab % 64:
+            return None  # shares of a vocabulary are padded to what products are fast with
     if layout.num_gpus // k < 1 or machine.num_nodes_for(layout.num_gpus) > (machine.num_nodes or 10**9):
         return None
     one = asked.with_layout(**fewer)
@@ -112,7 +117,7 @@ def k_devices_are_at_most_k_times_as_fast(asked: Asked) -> str | None:
         without_update(one),
         k * without_update(asked.answer),
         f"step with {name}=1, and {k} x that with {name}={k}",
-        slack=2 * MORE if name == "dp" else MORE,
+        slack=0.05 if name == "dp" else MORE,  # one pass each accumulates nothing
     )
 
 
@@ -121,13 +126,13 @@ def a_split_inside_a_node_is_not_free(asked: Asked) -> str | None:
     """Two devices that split each layer or each sequence take more device time for it than one device."""
     layout, shape = asked.question.layout, asked.question.spec.transformer
     name = asked.chance.choice(("tp", "cp"))
-    if asked.machine.gpus_per_node < 2 or (name == "tp" and shape.heads % 2):
+    if asked.machine.gpus_per_node < 2 or (name == "tp" and (shape.heads % 2 or shape.vocab % 64)):
         return None
     batch = 4 * layout.mbs
     plain = {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": 1, "gbs": batch, "zero": 0, "sp": False}
     one, two = asked.with_layout(**plain), asked.with_layout(**{**plain, name: 2})
     alone, split = without_update(one), 2 * without_update(two)
-    if split <= alone * 1.0005:
+    if split <= alone:
         return f"2 devices with {name}=2 take {split:.6g} device-seconds, one {alone:.6g}"
     return ""
 
