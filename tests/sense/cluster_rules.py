@@ -488,6 +488,8 @@ def a_neighbour_is_never_farther(asked: Asked) -> str | None:
         return None
     if asked.words["size_bytes"] < 1e7 * group["num_ranks"]:
         return None  # small data waits for the chain of a node's devices, which is longer than its part on two nodes
+    if machine.gpus_per_node & (machine.gpus_per_node - 1):
+        return None  # groups fill nodes of 72 unevenly
     if machine.accelerator.kind == "cpu":  # its processes talk through the loopback device, slower to start than RDMA
         return None
     job = max(group["num_job_devices"], wide)
