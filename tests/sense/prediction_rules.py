@@ -335,6 +335,8 @@ def a_quiet_network_is_never_slower(asked: Asked) -> str | None:
 def smaller_nodes_are_never_faster(asked: Asked) -> str | None:
     """The same devices in nodes half as large, with the same network for each device, are never faster."""
     machine = asked.machine
+    if asked.kind != "vision" and int(asked.question.layout.tp) * int(asked.question.layout.cp) > 2:
+        return None  # short sums wait for the chain of a node's devices, which is longer than its part on two nodes
     if machine.gpus_per_node % 2 or machine.network_bytes_per_s_per_gpu is None or machine.network is None:
         return None
     if machine.network_bytes_per_s_per_gpu > machine.scale_up_bytes_per_s or machine.host_gpus is not None:

@@ -146,18 +146,20 @@ def broadcast_time_s(*, weights_bytes: float, wire_bytes_per_s: float) -> float:
 
 
 def peer_to_peer_time_s(
-    *, weights_bytes: float, num_tensors: int, num_trainers: int, num_generators: int, tp: int, machine: Machine
-) -> float:
+    *, weights_bytes: float, num_tensors: int, num_trainers: int, num_generators: int, num_devices: int, tp: int,
+    machine: Machine,
+) -> float:  # fmt: skip
     """Weight sync by direct writes: each trainer sends its part to every copy of the generator.
 
     Equation  t = max(S / t, S r / n) / B + (tensors / t) a0,  r = generators / t copies, n trainers
     Source    ASystem's AState, in the Ring-1T report: peer-to-peer weight exchange
-    Assumes   all NICs at work at once, no conversion on the way: a bound from below
+    Assumes   all NICs at work at once, no conversion on the way: a bound from below; trainer and generator may share
+              the devices
     Checked   tests/costs/test_stage.py: below ASystem's 4 s at 100B and 6 s at 1T by up to a factor of ten
     """
     pulled_s = shard_pull_time_s(
         weights_bytes=weights_bytes, num_trainers=num_trainers, num_generators=num_generators, tp=tp,
-        wire_bytes_per_s=_wire_bytes_per_s(machine, num_trainers + num_generators),
+        wire_bytes_per_s=_wire_bytes_per_s(machine, num_devices),
     )  # fmt: skip
     return pulled_s + num_tensors / tp * machine.constants.collective_offset.value
 

@@ -180,7 +180,7 @@ def sync_s(question: Question, rl: RlStep, rollout: Answer) -> float:
     if rl.sync == "peer_to_peer":
         return stage.peer_to_peer_time_s(
             weights_bytes=weights, num_tensors=tensors, num_trainers=num_trainers, num_generators=num_generators,
-            tp=serving.tp, machine=serving.machine,
+            num_devices=question.num_gpus, tp=serving.tp, machine=serving.machine,
         )  # fmt: skip
     if rl.sync == "file":
         return _file_s(question, weights, num_copies=num_generators / (rl.rollout_tp * rl.rollout_pp))

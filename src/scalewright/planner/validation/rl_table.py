@@ -156,7 +156,8 @@ def _syncs(catalog: Catalog, runs: Sequence[PublishedRlRun]) -> list[PartTime]:
         if run.checkpoint_engine:
             name, predicted = "sync p2p", peer_to_peer_time_s(
                 weights_bytes=size, num_tensors=tensors, num_trainers=run.trainer_ranks,
-                num_generators=run.rollout_ranks, tp=1, machine=machine,
+                num_generators=run.rollout_ranks, num_devices=run.trainer_ranks + run.rollout_ranks, tp=1,
+                machine=machine,
             )  # fmt: skip
         else:
             name, predicted = "sync broadcast", gather_broadcast_time_s(
