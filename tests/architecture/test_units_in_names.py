@@ -99,6 +99,7 @@ DIMENSIONLESS = {
     "cache_room.total_len": "tokens",
     "cache_room.held_len": "tokens",
     "cache_room.per_prompt": "answers to each prompt",
+    "lengths.LEAST_ALPHA": "an exponent",
     "packing.seq": "tokens",
     "packing.pack_tokens": "tokens",
     "lengths.longest": "tokens",

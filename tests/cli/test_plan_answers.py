@@ -329,3 +329,35 @@ def test_the_recommendation_is_in_short_sentences(here: Here) -> None:
     advice = text.partition("recommended: ")[2].partition(" fewest devices")[0]
     assert re.match(r"\d+ nodes? \(\d+ devices\)\. [A-Z]", advice), advice
     assert max(len(sentence.split()) for sentence in advice.split(". ")) <= 16, advice
+
+
+@pytest.mark.parametrize("gpus", [128, 256])
+def test_a_plan_that_lists_layouts_says_that_the_devices_suffice(here: Here, gpus: int) -> None:
+    """DeepSeek-V3 is trained by NeMo-RL on 256 H100, with experts over devices."""
+    step = ("--stage", "rl", "--rl", "prompts=32,samples=16,prompt=128,response=512,longest=1920")
+    done = here("plan", "--model", "deepseek-v3", "--system", "generic-h100", "--gpus", str(gpus), *step, "--json")
+    document = json.loads(done.stdout)
+    assert document["fits"] == bool(document["choices"])
+    fewest = next(row["num_gpus"] for row in document["minimum_gpus"] if row["mode"] == "full")
+    assert fewest <= 256
+    assert (fewest <= gpus) == document["fits"]
+
+
+def test_a_published_narrow_format_counts_where_no_precision_is_asked_for(here: Here) -> None:
+    serve = ("plan", "--stage", "generate", "--model", "deepseek-v3", "--system", "generic-h100", "--json")
+    native, wide = (json.loads(here(*serve, *more).stdout)["minimum_gpus"] for more in ((), ("--precision", "bf16")))
+    assert native[0]["num_gpus"] < wide[0]["num_gpus"]
+    assert native[0]["assumption"].startswith("fp8 weights as published")
+    distilled = ("plan", "--stage", "distill", "--model", "qwen3-8b", "--teacher", "deepseek-v3", "--json")
+    teacher = json.loads(here(*distilled, "--system", "generic-h100").stdout)["minimum_gpus"][0]
+    assert (teacher["stage"], teacher["num_gpus"]) == ("distill: teacher", native[0]["num_gpus"])
+
+
+def test_a_plan_of_generation_searches_pipelines(here: Here) -> None:
+    """Tensor parallelism within a node and a pipeline between nodes, where links between nodes are slow."""
+    done = here("plan", "--stage", "generate", "--model", "llama3-70b", "--system", "perlmutter", "--partition",
+                "gpu-40", "--gpus", "8", "--json")  # fmt: skip
+    choices = json.loads(done.stdout)["choices"]
+    assert choices[0]["name"] == "tp=4,pp=2,dp=1"
+    rates = [choice["tokens_per_s"] for choice in choices]
+    assert rates == sorted(rates, reverse=True)

@@ -58,5 +58,7 @@ class ModelDetails(Strict):
     """Keys that a token of a windowed layer attends to; 0: all."""
     router: RouterDetails | None = None
     init_std: float | None = Field(default=None, gt=0)
+    weights: Literal["", "fp8", "mxfp4"] = ""
+    """Format in which the weights are published, where it is narrower than 16 bit."""
     max_positions: int = Field(default=0, ge=0)
     """`max_position_embeddings` of the published configuration; 0: not known."""

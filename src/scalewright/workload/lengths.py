@@ -32,6 +32,8 @@ PARTS = {"lognormal": ("mean", "cv", "max"), "pareto": ("mean", "alpha", "max")}
 PART_NAMES = ("mean", "cv", "alpha", "max")
 """Every name that may follow a comma inside a distribution."""
 NORMAL = NormalDist()
+LEAST_ALPHA = 0.1
+"""Of a Pareto distribution: with less, nearly all lengths are its limit or none."""
 CELL_ENDS = np.concatenate([np.linspace(0.0, 0.9, 37), 1.0 - np.geomspace(0.08, 1e-6, 48), [1.0]])
 """Shares of lengths between which `cells` averages, narrow in the tail."""
 
@@ -416,6 +418,8 @@ def _tailed(kind: str, text: str, rest: str, what: str) -> LengthDistribution:
         raise ConfigError(f"{what} {text!r} has max={most:g}, not above its mean of {mean:g}: raise max")
     if kind == "lognormal":
         return LogNormalLength(num_mean=mean, cv=form, num_max=most)
+    if form < LEAST_ALPHA:
+        raise ConfigError(f"{what} {text!r} has alpha={form:g}: it must be {LEAST_ALPHA:g} or more")
     if form <= 1.0 and math.isinf(most):
         raise ConfigError(f"{what} {text!r} has no mean with alpha={form:g} and no max: add max=, or alpha above 1")
     return ParetoLength(num_mean=mean, alpha=form, num_max=most)

@@ -8,6 +8,7 @@ import numpy as np
 
 from scalewright.workload.lengths import LengthDistribution
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
     """What the busiest rank works through in one update, in sequences of equal length. None of it is a whole number:

@@ -87,9 +87,12 @@ def is_released(setting: Setting, rl: RlStep) -> bool:
 def rl_host_memory(setting: Setting, used: Breakdown, rl: RlStep, *, released: bool) -> Breakdown:
     """Host memory of one node: a training job's, and the state that waits there during the rollout."""
     host = hostmem.training_host_memory(setting, num_weight_copies=2 if rl.has_reference else 1)
-    if not released:
-        return host
-    each = moved_bytes(used) + (_reference_bytes(setting) if rl.has_reference and not setting.mode.is_lora else 0.0)
+    return waiting_host_memory(setting, host, used, has_reference=rl.has_reference) if released else host
+
+
+def waiting_host_memory(setting: Setting, host: Breakdown, used: Breakdown, *, has_reference: bool) -> Breakdown:
+    """A training job's host memory with the state of the devices that waits there."""
+    each = moved_bytes(used) + (_reference_bytes(setting) if has_reference and not setting.mode.is_lora else 0.0)
     num_devices = min(setting.machine.gpus_per_node, int(setting.layout.num_gpus))
     waiting = bytes_term("released_state", num_devices * each, "stage.state_move_s", per_device_bytes=each)
     return replace(host, parts=(*host.parts, waiting))

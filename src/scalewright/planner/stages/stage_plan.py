@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from scalewright.catalog.library import Catalog
@@ -13,6 +14,7 @@ from scalewright.planner.energy_use import facility_of
 from scalewright.planner.generation import generation_of, parse_generate
 from scalewright.planner.plan import details_document, what_if_body
 from scalewright.planner.question import (
+    AUTO,
     Question,
     resolve_place,
     resolve_recipe,
@@ -21,7 +23,7 @@ from scalewright.planner.question import (
 )
 from scalewright.planner.request import PlanOptions, check_top, parse_counts
 from scalewright.planner.search.space import parse_fixed
-from scalewright.planner.stages.minimum_gpus import MinimumGpus, fewest_by_mode
+from scalewright.planner.stages.minimum_gpus import MinimumGpus, fewest_by_mode, native_weights
 from scalewright.planner.stages.stage_search import (
     StageChoice,
     check_batch,
@@ -59,6 +61,8 @@ class StagePlan:
     @property
     def fits(self) -> bool:
         """Whether the devices suffice in the mode that was chosen; true where no number was given."""
+        if self.choices:
+            return True
         needed = [row.num_gpus for row in self.minimum if row.mode_name in (self.mode.name, "serve")]
         return self.num_gpus is None or (bool(needed) and self.num_gpus >= max(needed))
 
@@ -109,10 +113,17 @@ def plan_stage(
         resolve_stack(options.stack, catalog, Layout(zero=3), machine),
     )
     seq = options.seq or spec.transformer.seq
-    minimum = fewest_by_mode(
-        spec=spec, machine=machine, stage_name=options.stage, seq=seq, stack=stack, recipe=recipe,
+    longest = parse_rl(options.rl).longest_sequence if options.stage == "rl" and options.rl else seq
+    fewest = partial(
+        fewest_by_mode, spec=spec, machine=machine, stage_name=options.stage, seq=longest, recipe=recipe,
+        serves_native=options.precision == AUTO,
         teacher=None if teacher is None else resolve_spec(catalog, teacher),
     )  # fmt: skip
+    minimum = fewest(stack=stack)
+    if options.stage == "rl" and options.stack == AUTO and spec.transformer.moe is not None:
+        # The search splits experts over devices as well, with the stack that shards weights and does so.
+        split = {row.mode_name: row for row in fewest(stack=catalog.stack("compiled"))}
+        minimum = [min(row, split.get(row.mode_name, row), key=lambda one: one.num_gpus) for row in minimum]
     is_counted = options.nodes is not None or options.gpus is not None
     plan = StagePlan(
         stage=options.stage, spec=spec, machine=machine, mode=mode, minimum=tuple(minimum), precision=recipe.name,
@@ -148,6 +159,8 @@ def _with_choices(plan: StagePlan, base: Question, options: PlanOptions, *, seq:
         lengths, batch = parse_generate(request), options.global_batch or num_gpus * USUAL_PROMPTS
         assert base.catalog is not None
         stage = generation_of(base.catalog, lengths)
+        if options.precision == AUTO and lengths.weights is None:
+            stage = replace(stage, weights=native_weights(base.spec))
         check_stage_context(base.spec, stage)
         choices = generation_choices(replace(base, layout=Layout(gbs=batch), stage=stage, mode=FULL), num_gpus=num_gpus)
     change = choices[0].prediction.what_if(what_if) if what_if is not None and choices else None

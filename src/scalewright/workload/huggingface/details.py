@@ -33,8 +33,15 @@ def details_of(config: Config, source: Source) -> ModelDetails:
         "sliding_window": (config.get("sliding_window") or 0) if windowed else 0,
         "router": _router(config),
         "init_std": config.get("initializer_range") or None,
+        "weights": _published_weights(config),
         "max_positions": config.get("max_position_embeddings") or config.get("n_positions") or 0,
     })  # fmt: skip
+
+
+def _published_weights(config: Config) -> str:
+    quantized = config.get("quantization_config")
+    method = quantized.get("quant_method") if isinstance(quantized, dict) else ""
+    return method if method in ("fp8", "mxfp4") else ""
 
 
 def _rope(config: Config) -> Config:
