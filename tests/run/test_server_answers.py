@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,19 @@ def test_the_metrics_page_of_a_server_is_read() -> None:
         )
     assert readings.cache_fracs == [0.25, 0.25]
     assert readings.num_preemptions == 2
+
+
+def test_a_closed_load_with_a_limit_counts_from_its_place_and_from_the_queue() -> None:
+    """16 requests one after the other: each takes a tenth of a second to its first token, the last waits for 15."""
+    answers = [
+        AnswerLine(
+            load=0, request=n, index=0, attempt=0, num_prompt=8, num_tokens=2, reason="length", arrival_s=float(n),
+            sent_s=float(n), first_s=n + 0.1, gaps_s=(0.9,),
+        )
+        for n in range(16)
+    ]  # fmt: skip
+    row = load_row(answers, None, words="closed", rate=None)
+    assert row["ttft_median_s"] == pytest.approx(0.1)
+    assert row["queued_ttft_median_s"] == pytest.approx(7.6)
+    late = [replace(answer, arrival_s=0.0) for answer in answers]
+    assert load_row(late, None, words="open", rate=1.0)["ttft_median_s"] == pytest.approx(7.6)

@@ -60,8 +60,13 @@ class AnswerLine:
 
     @property
     def ttft_s(self) -> float:
-        """From the moment at which the request was due: waiting for a place counts."""
+        """From the moment at which the request was due; in a closed load with a limit that is when it got a place."""
         return self.first_s - self.arrival_s
+
+    @property
+    def queued_ttft_s(self) -> float:
+        """From the moment at which the request stood in the queue: waiting for a place counts in a closed load too."""
+        return self.first_s if self.arrival_s == self.sent_s else self.ttft_s
 
     @property
     def token_gaps_s(self) -> tuple[float, ...]:

@@ -57,6 +57,13 @@ def _print_latencies(console: Console, rows: list[dict[str, Any]]) -> None:
         table.add_row(row["load"], *(_time(row[f"{part}_{name}_s"]) for part in ("ttft", "itl") for name in LATENCIES))
     console.print(table)
     console.print("first: from due to the first token; next: between two tokens of an answer")
+    for row in rows:
+        if row.get("queued_ttft_median_s") not in (None, row["ttft_median_s"]):
+            times = ", ".join(f"{name} {_time(row[f'queued_ttft_{name}_s'])}" for name in LATENCIES)
+            console.print(
+                f"{row['load']}: due when a place is free; with the time in the queue before, first token {times}",
+                highlight=False,
+            )
 
 
 def _print_comparisons(console: Console, comparisons: list[dict[str, Any]], basis: str) -> None:

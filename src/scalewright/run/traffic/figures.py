@@ -1,7 +1,8 @@
 """From answers to the figures that people quote: one row for each load.
 
 time_s counts from the start of the load to its last token, added up over the attempts of a run. ttft_* counts from the
-moment at which a request was due, itl_* are times between tokens of one answer over all answers, and
+moment at which a request was due (in a closed load with a limit: when it got a place), queued_ttft_* from the moment at
+which it stood in the queue, itl_* are times between tokens of one answer over all answers, and
 tokens_per_s_each is what one reader sees: tokens after the first over their time.
 """
 
@@ -43,6 +44,7 @@ def load_row(
         "mean_running": alive_s / time_s,
         "mean_context": _mean_context(answers),
         **_quantiles("ttft", [answer.ttft_s for answer in answers]),
+        **_quantiles("queued_ttft", [answer.queued_ttft_s for answer in answers]),
         **_quantiles("itl", [gap_s for answer in answers for gap_s in answer.token_gaps_s]),
         "late_s": max(answer.sent_s - answer.arrival_s for answer in answers),
         "num_attempts": len({answer.attempt for answer in answers}),
