@@ -181,6 +181,29 @@ def _frozen_divisor(setting: Setting) -> float:
     return setting.recipe.weight_bytes if is_narrow else 1.0
 
 
+def _working_bytes(
+    setting: Setting, *, layer_bytes: FloatLike, logits_bytes: FloatLike, saved_bytes: FloatLike
+) -> FloatLike:
+    """What computing a layer again holds beside what is stored, once the scores are gone; of few layers that is more
+    than it saves, and then as much is held as if none were computed again."""
+    if setting.layout.recompute == "full":
+        return np.minimum(np.maximum(layer_bytes - logits_bytes, 0.0), saved_bytes)
+    if setting.layout.recompute in ("selective", "operators"):
+        return np.maximum(memory.score_bytes_per_layer(setting) - logits_bytes, 0.0)
+    return 0.0 * logits_bytes
+
+
+def _excess_gradient_bytes(setting: Setting, *, gradient_bytes: FloatLike, freed_bytes: FloatLike) -> FloatLike:
+    """Gradients without a buffer of their own, beyond the memory that they take over.
+
+    Those of a single micro-batch take the place of activations as the backward pass frees them, but for the last
+    layer's, which are there with them. With several micro-batches they are there when the second one's activations are.
+    """
+    is_alone = np.asarray(setting.num_micro_batches) <= 1
+    excess = np.maximum(gradient_bytes - np.maximum(freed_bytes, 0.0), 0.0)
+    return np.where(is_alone, excess, gradient_bytes)[()]
+
+
 def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
     """Peak allocated bytes on a device of one pipeline rank."""
     layout, recipe, shape = setting.layout, setting.held_recipe, setting.shape
@@ -196,12 +219,8 @@ def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
     if layout.recompute in ("none", "modules"):
         stored = stored + memory.score_bytes_per_layer(setting)
     # while a layer is computed again, its activations and gradients exist side by side
-    layer = 2.0 * memory.stored_bytes_per_layer(setting, "none", frac) + memory.score_bytes_per_layer(setting)
-    working: FloatLike = 0.0
-    if layout.recompute == "full":
-        working = layer
-    elif layout.recompute in ("selective", "operators"):
-        working = memory.score_bytes_per_layer(setting)
+    every = memory.stored_bytes_per_layer(setting, "none", frac) + memory.score_bytes_per_layer(setting)
+    layer = every + memory.stored_bytes_per_layer(setting, "none", frac)
     is_last = np.asarray(np.asarray(pipeline_rank) == np.asarray(layout.pp) - 1, dtype=np.float64)[()]
     beside = is_last * shape.num_mtp_layers  # multi-token-prediction modules: a layer and scores of its own each
     unit = num_dense_layer_params(shape, frac) / layout.tp + num_expert_layer_params(shape, frac) / (
@@ -212,10 +231,8 @@ def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
     )
     activations = held * (layers + beside) * stored
     logits = (is_last + beside) * memory.logits_bytes(setting)
-    working = np.maximum(working - logits, 0.0)  # scores are gone when the last layer is computed again
-    if layout.recompute == "full":  # of few layers it saves less than it takes: then as if none were computed again
-        every = memory.stored_bytes_per_layer(setting, "none", frac) + memory.score_bytes_per_layer(setting)
-        working = np.minimum(working, held * (layers + beside) * (every - stored))
+    saved = held * (layers + beside) * (every - stored)
+    working = _working_bytes(setting, layer_bytes=layer, logits_bytes=logits, saved_bytes=saved)
 
     # a pipeline keeps gradients whole until its last micro-batch, so ZeRO-2 does not shard them there
     whole = np.asarray((layout.zero == 2) & (np.asarray(layout.pp) > 1))
@@ -232,12 +249,8 @@ def memory_on(setting: Setting, pipeline_rank: FloatLike) -> Breakdown:
         if setting.mode.is_offload and (name == "optimizer" or (name == "gradients" and layout.zero >= 2)):
             value = 0.0 * value  # on the host; sharded gradients go there as they appear
         if name == "gradients" and not setting.stack.keeps_gradients:
-            # of a single micro-batch they take the place of activations as the backward pass frees them: only the
-            # excess adds to the peak; with several they are there when the second one's activations are
-            alone = np.asarray(setting.num_micro_batches) <= 1
-            # the last layer of the backward pass is there with its gradients, computed again or not
-            freed = np.maximum(activations + logits - np.maximum(layer - working, 0.0), 0.0)
-            value = np.where(alone, np.maximum(value - freed, 0.0), value)[()]
+            freed = activations + logits - np.maximum(layer - working, 0.0)
+            value = _excess_gradient_bytes(setting, gradient_bytes=value, freed_bytes=freed)
         if name == "weights" and has_gathered_weights_only(setting):
             value = 0.0 * value  # the 32-bit shards are the optimizer's; 16-bit ones exist while they are gathered
         return bytes_term(
