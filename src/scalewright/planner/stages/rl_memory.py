@@ -55,7 +55,7 @@ def tokens_of_a_micro_batch(setting: Setting, rl: RlStep) -> float:
         used = update_memory(own, step_memory(own), reference=rl.has_reference and not is_released(setting, rl))
         if float(needed_bytes(own, used)) <= comfortable_bytes(setting.machine):
             return float(tokens)
-    return float(PACKS[-1])
+    return float(PACKS[0])  # it does not fit either way
 
 
 def moved_bytes(used: Breakdown) -> float:
