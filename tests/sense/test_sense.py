@@ -14,10 +14,7 @@ from sense.sense_soak import PAGE, RESULTS, SEED_STRIDE, page
 
 SEED = int(os.environ.get("SCALEWRIGHT_TEST_SEED", "0"))
 PENDING = (
-    "a_longer_tail_is_never_faster_in_rl", "lengths_that_spread_more_are_never_faster_in_rl",
-    "more_generators_are_never_slower", "more_samples_never_take_less_time", "the_first_token_comes_before_the_last",
-    "one_request_more_takes_at_most_its_own_time", "every_question_is_answered_or_refused",
-    "longer_prompts_never_take_less_time", "less_work_never_takes_longer",
+    "longer_prompts_never_take_less_time", "less_work_never_takes_longer", "more_room_is_never_slower",
 )  # fmt: skip
 """Rules that a known fault still breaks."""
 NUM_QUESTIONS, NUM_PARTS = 1000, 20
