@@ -27,6 +27,7 @@ ALLOWED = {
     "rollout_simulation.NUM_MEASURED": "precision of a mean over random draws",
     "rollout_simulation.NUM_WAITING": "precision of a mean over random draws",
     "rollout_simulation.SEEDS": "the start of a random sequence: the same on every machine",
+    "schedule.WAVES_FRAC": "how far equal answers end together: half way between even and whole turns",
     "schedule.NUM_ROUNDS": "rounds of a bisection that has converged by then",
     "serving.CACHE_BYTES": WIDTH,
     "serving.STORED_BYTES": WIDTH,

@@ -138,8 +138,8 @@ def num_median_running(load: Load) -> float:
     alive = share * young + (1.0 - share) * left / left[0]
     written = np.append(0.0, np.cumsum(np.diff(edges) * (alive[1:] + alive[:-1]) / 2.0))
     before = max(answers.mean / share - float(written[-1]), 0.0)  # tokens of one place while others wait
-    wanted = (before + float(written[-1])) / 2.0 - before
-    return most * float(np.interp(wanted, written, alive)) if wanted > 0.0 else most
+    middle_token = (before + float(written[-1])) / 2.0 - before
+    return most * float(np.interp(middle_token, written, alive)) if middle_token > 0.0 else most
 
 
 def load_time(serving: Serving, load: Load) -> tuple[Breakdown, Phases]:

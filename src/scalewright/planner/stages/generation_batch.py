@@ -99,10 +99,10 @@ def load_of(question: Question, generation: Generation, serving: Serving) -> tup
         num_per_prompt=float(generation.num_per_prompt),
     )  # fmt: skip
     room = costs.num_sequences_that_fit(serving, total_len=_held(serving, load), taken_bytes=generation.taken_bytes)
-    wanted = min(serving.num_max_sequences, float(generation.max_running or math.inf))
-    most = max(min(room, wanted), 1.0)
+    most_asked = min(serving.num_max_sequences, float(generation.max_running or math.inf))
+    most = max(min(room, most_asked), 1.0)
     again = costs.num_read_again(
-        serving, num_at_once=most, answers=answers, full_frac=min(wanted, load.num_requests) / max(room, 1.0)
+        serving, num_at_once=most, answers=answers, full_frac=min(most_asked, load.num_requests) / max(room, 1.0)
     )
     return replace(load, num_at_once=most, num_read_again=again), math.ceil(room) if room >= 1.0 else 0
 

@@ -88,8 +88,8 @@ def mean_update(setting: Setting, rl: RlStep, *, pack_tokens: float) -> MeanUpda
     settings, weights = [], []
     for together, share in _around_inverse(batches.num_together):
         num = batches.num_sequences / together
-        few = max(math.floor(num), 1)
-        for count, weight in ((few, few + 1.0 - num), (few + 1, num - few)):
+        least = max(math.floor(num), 1)
+        for count, weight in ((least, least + 1.0 - num), (least + 1, num - least)):
             if share * weight:
                 own = replace(layout, mbs=together, gbs=together * dp * count)
                 settings.append(replace(setting, shape=shape, layout=own))
