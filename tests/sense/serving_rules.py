@@ -147,7 +147,9 @@ def a_longer_tail_is_never_faster_in_generation(asked: Asked) -> str | None:
 
 @rule("generation", "rl")
 def more_room_is_never_slower(asked: Asked) -> str | None:
-    """Devices with more room for sequences never generate more slowly."""
+    """Devices with more room for sequences never generate more slowly, nor train a step of RL that fits."""
+    if asked.kind == "rl" and not asked.answer.fits:
+        return None
     times = asked.chance.choice((1.05, 1.2, 1.5, 2.0, 3.0))
     other = asked.with_machine(memory_bytes=asked.machine.memory_bytes * times)
     return never_above(other.time_s, asked.answer.time_s, f"time with {times} x the memory, and before", slack=JUMP)
@@ -387,7 +389,9 @@ def more_samples_never_take_less_time(asked: Asked) -> str | None:
 
 @rule("rl")
 def less_work_never_takes_longer(asked: Asked) -> str | None:
-    """A step without reference model, without old scores, or with packed sequences never takes longer."""
+    """A step that fits never takes longer without reference model, without old scores, or with packed sequences."""
+    if not asked.answer.fits:
+        return None
     part, plain = asked.chance.choice((({"ref": 0}, {"ref": 1}), ({"old": 0}, {"old": 1}), ({"pack": 1}, {"pack": 0})))
     if _is_bounded_by_tokens(asked):
         return None

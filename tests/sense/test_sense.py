@@ -13,10 +13,6 @@ from sense.rules import RULES, Counterexample, check_all, chosen_rules, countere
 from sense.sense_soak import PAGE, RESULTS, SEED_STRIDE, page
 
 SEED = int(os.environ.get("SCALEWRIGHT_TEST_SEED", "0"))
-PENDING = (
-    "longer_prompts_never_take_less_time", "less_work_never_takes_longer", "more_room_is_never_slower",
-)  # fmt: skip
-"""Rules that a known fault still breaks."""
 NUM_QUESTIONS, NUM_PARTS = 1000, 20
 FOUND = (Path(__file__).parent / "found.jsonl").read_text(encoding="utf-8").splitlines()
 
@@ -26,9 +22,7 @@ FOUND = (Path(__file__).parent / "found.jsonl").read_text(encoding="utf-8").spli
 def test_the_rules_hold_over_random_questions(part: int) -> None:
     each = NUM_QUESTIONS // NUM_PARTS
     counts = check_all(questions(SEED * SEED_STRIDE + part * each, each))
-    broken: list[Counterexample] = [
-        example for name, one in counts.items() if name not in PENDING for example in one.examples
-    ]
+    broken: list[Counterexample] = [example for one in counts.values() for example in one.examples]
     assert not broken, "\n".join(f"{RULES[one.rule].sentence}\n  {one}" for one in broken)
 
 

@@ -16,8 +16,8 @@ from scalewright.costs.shards import busiest_shards, num_spread_params
 from scalewright.workload.rl import RlStep
 
 PACKS = (16384, 8192, 4096, 2048, 1024)
-"""Tokens of a micro-batch of packed sequences, the most that memory has room for: verl's ppo_max_token_len_per_gpu is
-16,384, and a longest sequence that has more is alone in its own."""
+"""Usual tokens of a micro-batch of packed sequences; the fastest is taken that memory has room for. verl's
+ppo_max_token_len_per_gpu is 16,384, and a longest sequence that has more is alone in its own."""
 STATE = ("weights", "gradients", "optimizer")
 MOVED = ("weights", "optimizer")
 """What waits on the hosts during a rollout; gradients are dropped."""
@@ -46,16 +46,19 @@ def packed_memory_setting(setting: Setting, rl: RlStep, pack_tokens: float) -> S
     return replace(setting, layout=replace(layout, mbs=mbs, gbs=mbs * int(layout.dp) * num))
 
 
-def tokens_of_a_micro_batch(setting: Setting, rl: RlStep) -> float:
-    """Of packed sequences: as the step says, else as usual where memory has room, whatever the longest answer is."""
+def tokens_with_room(setting: Setting, rl: RlStep) -> list[float]:
+    """Tokens that a micro-batch of packed sequences may have: as the step says, else the usual ones and those of `mbs`
+    of the longest sequences, as far as memory has room, whatever the longest answer is."""
     if not rl.packs or rl.pack_tokens is not None:
-        return float(rl.pack_tokens or 0)
-    for tokens in PACKS:
+        return [float(rl.pack_tokens or 0)]
+    every = sorted({float(setting.layout.mbs * rl.longest_sequence), *map(float, PACKS)}, reverse=True)
+    reference = rl.has_reference and not is_released(setting, rl)
+    for place, tokens in enumerate(every):
         own = packed_memory_setting(setting, rl, tokens)
-        used = update_memory(own, step_memory(own), reference=rl.has_reference and not is_released(setting, rl))
+        used = update_memory(own, step_memory(own), reference=reference)
         if float(needed_bytes(own, used)) <= comfortable_bytes(setting.machine):
-            return float(tokens)
-    return float(PACKS[0])  # it does not fit either way
+            return every[place:]
+    return every[-1:]  # it does not fit either way: what needs the least
 
 
 def moved_bytes(used: Breakdown) -> float:

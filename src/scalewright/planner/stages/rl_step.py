@@ -7,6 +7,7 @@ from dataclasses import replace
 from scalewright.costs import generation, room, stage
 from scalewright.costs.breakdown import Breakdown, seconds_term
 from scalewright.costs.footprint import device_bytes, needed_bytes, reserved_bytes, step_memory
+from scalewright.costs.setting import Setting
 from scalewright.costs.step import StepCost
 from scalewright.planner.answer import Answer, answer
 from scalewright.planner.context import context_notes, longest_context
@@ -22,7 +23,7 @@ from scalewright.planner.stages.rl_memory import (
     moved_bytes,
     packed_memory_setting,
     rl_host_memory,
-    tokens_of_a_micro_batch,
+    tokens_with_room,
     update_memory,
     with_released,
 )
@@ -53,8 +54,8 @@ def predict_rl(question: Question, rl: RlStep) -> Answer:
 def _predict(question: Question, rl: RlStep) -> Answer:
     question = replace(question, spec=question.spec.with_seq(rl.longest_sequence))
     setting = replace(question.setting, feed=TEXT)  # samples are generated, not read
-    machine, released = question.machine, is_released(setting, rl)
-    pack_tokens = tokens_of_a_micro_batch(setting, rl)
+    machine, (rl, pack_tokens) = question.machine, _fastest_packing(question, rl, setting)
+    released = is_released(setting, rl)
     trained = step_memory(packed_memory_setting(setting, rl, pack_tokens))
     held = held_memory(setting, trained, reference=rl.has_reference)
     if rl.is_split or released:
@@ -105,6 +106,26 @@ def _predict(question: Question, rl: RlStep) -> Answer:
             budget=budget,
         ),
     )
+
+
+def _fastest_packing(question: Question, rl: RlStep, setting: Setting) -> tuple[RlStep, float]:
+    """The step with the tokens of a micro-batch that train fastest, so that more room is never slower.
+
+    Sequences are padded where packing was not asked for by its tokens and leaves a pipeline too few micro-batches.
+    """
+    sizes = tokens_with_room(setting, rl)
+    ways = [(rl, tokens) for tokens in sizes]
+    if rl.packs and rl.pack_tokens is None and sizes[0] >= float(setting.layout.mbs * rl.longest_sequence):
+        ways.append((replace(rl, packs=False), sizes[0]))
+
+    def training_s(way: tuple[RlStep, float]) -> float:
+        own, tokens = way
+        scored = mean_update(setting, own, pack_tokens=tokens)
+        num_updates = own.num_sequences // int(setting.layout.gbs)
+        parts = training_parts(scored, own, scored.cost(question.spec), num_updates=num_updates)
+        return sum(float(part.total) for part in parts)
+
+    return ways[0] if len(ways) == 1 else min(ways, key=training_s)
 
 
 def _num_tokens(rl: RlStep, budget: BudgetFigures | None) -> int:
