@@ -83,8 +83,8 @@ class RlStep:
     packs: bool = True
     """Micro-batches are filled with whole sequences up to a number of tokens; false: sequences are padded."""
     pack_tokens: int | None = None
-    """Tokens of a micro-batch of packed sequences; None: the fastest of 1,024 to 16,384, and of what `mbs` of the
-    longest sequences have, that memory has room for; none where a pipeline would have too few micro-batches."""
+    """Tokens of a micro-batch of packed sequences; None: the fastest of 1,024 to 16,384 that memory has room for, or
+    `mbs` padded sequences where those are faster, as in a pipeline with few micro-batches."""
     loops_experts: bool = False
     """A rank's experts run one by one in the trainer; false: in grouped products."""
     keeps_state: bool = False

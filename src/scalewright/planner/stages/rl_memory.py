@@ -46,19 +46,23 @@ def packed_memory_setting(setting: Setting, rl: RlStep, pack_tokens: float) -> S
     return replace(setting, layout=replace(layout, mbs=mbs, gbs=mbs * int(layout.dp) * num))
 
 
-def tokens_with_room(setting: Setting, rl: RlStep) -> list[float]:
-    """Tokens that a micro-batch of packed sequences may have: as the step says, else the usual ones and those of `mbs`
-    of the longest sequences, as far as memory has room, whatever the longest answer is."""
+def packings_with_room(setting: Setting, rl: RlStep) -> list[tuple[RlStep, float]]:
+    """How a micro-batch may be filled, as far as memory has room: with the tokens that the step says, else with any of
+    the usual numbers, whatever the longest answer is, or with `mbs` padded sequences."""
     if not rl.packs or rl.pack_tokens is not None:
-        return [float(rl.pack_tokens or 0)]
-    every = sorted({float(setting.layout.mbs * rl.longest_sequence), *map(float, PACKS)}, reverse=True)
+        return [(rl, float(rl.pack_tokens or 0))]
     reference = rl.has_reference and not is_released(setting, rl)
-    for place, tokens in enumerate(every):
+
+    def has_room(tokens: float) -> bool:
         own = packed_memory_setting(setting, rl, tokens)
         used = update_memory(own, step_memory(own), reference=reference)
-        if float(needed_bytes(own, used)) <= comfortable_bytes(setting.machine):
-            return every[place:]
-    return every[-1:]  # it does not fit either way: what needs the least
+        return float(needed_bytes(own, used)) <= comfortable_bytes(setting.machine)
+
+    packed = [(rl, float(tokens)) for tokens in PACKS if has_room(tokens)]
+    padded_tokens = float(setting.layout.mbs * rl.longest_sequence)
+    if packed and has_room(padded_tokens):
+        return [*packed, (replace(rl, packs=False), 0.0)]
+    return packed or [(rl, float(PACKS[-1]))]  # it does not fit either way: what needs the least
 
 
 def moved_bytes(used: Breakdown) -> float:

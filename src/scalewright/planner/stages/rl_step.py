@@ -22,8 +22,8 @@ from scalewright.planner.stages.rl_memory import (
     is_released,
     moved_bytes,
     packed_memory_setting,
+    packings_with_room,
     rl_host_memory,
-    tokens_with_room,
     update_memory,
     with_released,
 )
@@ -109,23 +109,20 @@ def _predict(question: Question, rl: RlStep) -> Answer:
 
 
 def _fastest_packing(question: Question, rl: RlStep, setting: Setting) -> tuple[RlStep, float]:
-    """The step with the tokens of a micro-batch that train fastest, so that more room is never slower.
+    """The step with the filling of micro-batches that trains fastest, so that more room is never slower.
 
-    Sequences are padded where packing was not asked for by its tokens and leaves a pipeline too few micro-batches.
+    Padded ones are faster where packing leaves a pipeline too few micro-batches.
     """
-    sizes = tokens_with_room(setting, rl)
-    ways = [(rl, tokens) for tokens in sizes]
-    if rl.packs and rl.pack_tokens is None and sizes[0] >= float(setting.layout.mbs * rl.longest_sequence):
-        ways.append((replace(rl, packs=False), sizes[0]))
+    packings = packings_with_room(setting, rl)
 
-    def training_s(way: tuple[RlStep, float]) -> float:
-        own, tokens = way
+    def training_s(packing: tuple[RlStep, float]) -> float:
+        own, tokens = packing
         scored = mean_update(setting, own, pack_tokens=tokens)
         num_updates = own.num_sequences // int(setting.layout.gbs)
         parts = training_parts(scored, own, scored.cost(question.spec), num_updates=num_updates)
         return sum(float(part.total) for part in parts)
 
-    return ways[0] if len(ways) == 1 else min(ways, key=training_s)
+    return packings[0] if len(packings) == 1 else min(packings, key=training_s)
 
 
 def _num_tokens(rl: RlStep, budget: BudgetFigures | None) -> int:
